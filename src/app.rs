@@ -1,0 +1,274 @@
+//! The process of `ebbtide run`: binds everything first, then starts the parts, and waits for the lifecycle's end.
+//!
+//! Threads: the caller's (lifecycle, probes, admin port, control socket), one per worker, and the watchdog.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::admin::Admin;
+use crate::config::{Config, Direction, Loaded, Mode, UpstreamAddr};
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::budget::{self, Budget, seconds};
+use crate::lifecycle::driver::{Driver, Observer};
+use crate::lifecycle::machine::{Findings, Rules, Snapshot};
+use crate::lifecycle::phase::Outcome;
+use crate::lifecycle::signal::Signals;
+use crate::lifecycle::watchdog::Watchdog;
+use crate::listener::bind::bind;
+use crate::telemetry::logging::chain;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::report::Report;
+use crate::upstream::probe;
+use crate::worker::{Bound, Worker};
+use crate::{control, system};
+
+/// Why the process could not run. Exit code 1.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// One or more sockets could not be bound; one line each.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Bind(Vec<BindError>),
+    /// The control socket could not be bound.
+    #[error("the control socket can't be bound (EBBTIDE_CONTROL_SOCKET names another path)")]
+    Control(#[source] io::Error),
+    /// The operating system would not give threads, signals or a runtime.
+    #[error("starting failed")]
+    System(#[from] io::Error),
+}
+
+/// One socket that could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} can't listen on {address}: {reason}; change {way_out}")]
+pub struct BindError {
+    what: String,
+    address: SocketAddr,
+    reason: String,
+    way_out: String,
+}
+
+/// Keeps the rest of the process informed of the machine's state.
+struct Reporter {
+    lifecycle: Lifecycle,
+    admin: Rc<Admin>,
+    metrics: &'static Metrics,
+    config: Arc<Config>,
+    budget: Budget,
+}
+
+/// Workers get this long to answer what waits in their accept queues.
+const WORKERS_END: Duration = Duration::from_millis(600);
+
+/// Runs ebbtide until it has drained.
+///
+/// # Errors
+/// If it could not start.
+pub fn run(loaded: Loaded) -> Result<Outcome, AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    runtime.block_on(async {
+        // Before any other work: a signal that comes now must not end the process by its default action.
+        let signals = Signals::install()?;
+        start(loaded, signals).await
+    })
+}
+
+async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError> {
+    let config = Arc::new(loaded.config);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let budget = budget::divide(config.mode, &config.drain);
+    log_start(&config, &budget);
+    let descriptors = system::raise_descriptor_limit();
+    let max_connections = max_connections(&config, descriptors);
+    let metrics: &'static Metrics =
+        Box::leak(Box::new(Metrics::new(&budget, max_connections, config.mode == Mode::Sidecar)));
+    let watchdog = Watchdog::start(expired)?;
+    let names = inbound(&config).map(|(name, _)| name).collect();
+    let (driver, lifecycle) = Driver::new(Rules::new(&config, budget.clone()), names, watchdog);
+    let (sockets, admin_socket) = bind_all(&config).map_err(AppError::Bind)?;
+    let control_socket = control::bind(&config.control_socket).map_err(AppError::Control)?;
+    let workers = start_workers(lifecycle, metrics, &config, max_connections, &sockets)?;
+    log_addresses(&config, &sockets, &admin_socket);
+    let admin = Admin::new(lifecycle, metrics, &config);
+    control::serve(control_socket, &admin)?;
+    let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|(_, upstream)| upstream).collect();
+    for (number, upstream) in upstreams.iter().enumerate() {
+        drop(tokio::task::spawn_local(probe::run(lifecycle, number, upstream.clone())));
+    }
+    drop(tokio::task::spawn_local(async move {
+        loop {
+            let name = signals.next().await;
+            probe::at_a_signal(lifecycle, &upstreams).await;
+            lifecycle.signal(name);
+        }
+    }));
+    lifecycle.bound();
+    admin.serve(admin_socket)?;
+    let mut reporter = Reporter { lifecycle, admin, metrics, config: Arc::clone(&config), budget };
+    let outcome = driver.run(&mut reporter).await;
+    drop(sockets);
+    wait_for(workers).await;
+    remove_socket_file(&config);
+    tracing::info!(outcome = ?outcome, "exiting");
+    Ok(outcome)
+}
+
+fn inbound(config: &Config) -> impl Iterator<Item = (String, UpstreamAddr)> {
+    config
+        .listeners
+        .iter()
+        .filter(|listener| listener.direction == Direction::Inbound)
+        .map(|listener| (listener.name.clone(), listener.upstream.clone()))
+}
+
+fn max_connections(config: &Config, descriptors: u64) -> usize {
+    let possible = system::max_connections(descriptors, system::memory_limit());
+    let Some(wanted) = config.limits.max_connections else { return possible };
+    let by_descriptors = system::max_connections(descriptors, None);
+    if wanted > by_descriptors {
+        tracing::warn!(
+            "limits.max_connections {wanted} needs more descriptors than the limit of {descriptors} gives; \
+             {by_descriptors} are used: raise the container's RLIMIT_NOFILE"
+        );
+    }
+    wanted.min(by_descriptors)
+}
+
+fn bind_all(config: &Config) -> Result<(Vec<Bound>, TcpListener), Vec<BindError>> {
+    let mut errors = Vec::new();
+    let mut sockets = Vec::new();
+    for (index, listener) in config.listeners.iter().enumerate() {
+        match bind(listener.bind) {
+            Ok(socket) => sockets.push((index, socket)),
+            Err(error) => errors.push(BindError::new(
+                format!("listener {:?}", listener.name),
+                listener.bind,
+                &error,
+                "EBBTIDE_LISTEN, or bind of this listener in the file",
+            )),
+        }
+    }
+    match bind(config.admin.bind) {
+        Ok(socket) if errors.is_empty() => return Ok((sockets, socket)),
+        Ok(_) => {}
+        Err(error) => {
+            errors.push(BindError::new(
+                "the admin port".into(),
+                config.admin.bind,
+                &error,
+                "EBBTIDE_ADMIN or admin.bind",
+            ));
+        }
+    }
+    Err(errors)
+}
+
+fn start_workers(
+    lifecycle: Lifecycle,
+    metrics: &'static Metrics,
+    config: &Arc<Config>,
+    max_connections: usize,
+    sockets: &[Bound],
+) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
+    let count = config.workers.unwrap_or_else(system::default_workers).get();
+    (0..count)
+        .map(|number| {
+            let config = Arc::clone(config);
+            let sockets: Vec<Bound> =
+                sockets.iter().map(|(index, socket)| Ok((*index, socket.try_clone()?))).collect::<io::Result<_>>()?;
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                if let Err(error) = Worker::run(lifecycle, metrics, config, max_connections, sockets) {
+                    tracing::error!(error = chain(&error), worker = number, "worker failed");
+                }
+            })
+        })
+        .collect()
+}
+
+/// Not joined without a limit: a worker that hangs must not keep the process.
+async fn wait_for(workers: Vec<std::thread::JoinHandle<()>>) {
+    let end = tokio::time::Instant::now() + WORKERS_END;
+    while workers.iter().any(|worker| !worker.is_finished()) && tokio::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn remove_socket_file(config: &Config) {
+    let path = match &config.control_socket {
+        crate::config::ControlSocket::Default => std::path::Path::new(control::DEFAULT_PATH),
+        crate::config::ControlSocket::Path(path) => path,
+    };
+    // Where the fallback was used there is no file.
+    let _ = std::fs::remove_file(path);
+}
+
+fn log_start(config: &Config, budget: &Budget) {
+    let parts: Vec<String> =
+        budget.parts().iter().map(|(name, length)| format!("{name} {}", seconds(*length))).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        mode = match config.mode {
+            Mode::Sidecar => "sidecar",
+            Mode::Plain => "plain",
+        },
+        budget = parts.join(", "),
+        "ebbtide starts"
+    );
+    match &budget.shrunk {
+        Some(shrunk) if shrunk.user_set => tracing::warn!("{}", shrunk.message),
+        Some(shrunk) => tracing::info!("{}", shrunk.message),
+        None => {}
+    }
+}
+
+fn log_addresses(config: &Config, sockets: &[Bound], admin: &TcpListener) {
+    let local = |socket: &TcpListener| socket.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
+    for (index, socket) in sockets {
+        let listener = &config.listeners[*index];
+        tracing::info!(listener = listener.name, address = local(socket), upstream = %listener.upstream, "listening");
+    }
+    tracing::info!(listener = "admin", address = local(admin), "listening");
+}
+
+/// The watchdog's last word.
+#[expect(clippy::disallowed_methods, reason = "every runtime hangs: there is nobody to return to")]
+fn expired() {
+    tracing::error!("the deadline has passed and the process hangs: exiting by force");
+    std::process::exit(0);
+}
+
+// === impl BindError ===
+
+impl BindError {
+    fn new(what: String, address: SocketAddr, error: &io::Error, way_out: &str) -> Self {
+        let reason = match error.kind() {
+            io::ErrorKind::AddrInUse => "another process has this port".to_owned(),
+            io::ErrorKind::PermissionDenied => "a port below 1024 needs a privilege".to_owned(),
+            io::ErrorKind::AddrNotAvailable => "no interface has this address".to_owned(),
+            _ => error.to_string(),
+        };
+        Self { what, address, reason, way_out: way_out.to_owned() }
+    }
+}
+
+// === impl Reporter ===
+
+impl Observer for Reporter {
+    fn changed(&mut self, _snapshot: &Snapshot, findings: &Findings) {
+        self.admin.findings.set(*findings);
+    }
+
+    fn report(&mut self, snapshot: &Snapshot, findings: &Findings) {
+        self.admin.findings.set(*findings);
+        let report = Report::new(self.lifecycle, self.config.mode, &self.budget, self.metrics, snapshot, findings);
+        if let Err(error) = report.publish(&self.config.termination_message_path) {
+            let path = self.config.termination_message_path.display();
+            tracing::debug!(error = chain(&error), "the report could not be left in {path}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The accept loop, and the last look into the accept queue before the process ends.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use super::conn::Conn;
+use super::io::Io;
+use crate::lifecycle::Lifecycle;
+use crate::proxy::{self, Inbound};
+
+/// Pause after an accept that failed for want of descriptors or memory.
+const BACK_OFF: Duration = Duration::from_millis(50);
+/// Pause at the connection limit between two looks.
+const FULL: Duration = Duration::from_millis(10);
+
+/// Accepts for ever: in every phase a client gets an answer, never a refusal.
+pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
+    let worker = Rc::clone(&inbound.worker);
+    let mut failing = false;
+    loop {
+        wait_for_room(worker.lifecycle, worker.max_connections, &worker.metrics.accept_pauses).await;
+        match socket.accept().await {
+            Ok((stream, peer)) => {
+                failing = false;
+                start(stream, peer, &inbound);
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) => {
+                worker.metrics.accept_errors.add(0);
+                if !failing {
+                    tracing::warn!(listener = inbound.name, %error, "accepting failed, trying again");
+                    failing = true;
+                }
+                tokio::time::sleep(BACK_OFF).await;
+            }
+        }
+    }
+}
+
+fn start(stream: TcpStream, peer: std::net::SocketAddr, inbound: &Rc<Inbound>) {
+    // Without it small messages wait for the peer's delayed acknowledgement. Failing means the peer is gone already.
+    let _ = stream.set_nodelay(true);
+    let conn = Conn::new(&inbound.worker, peer);
+    let io = Io::new(stream, Rc::clone(&conn));
+    let inbound = Rc::clone(inbound);
+    drop(tokio::task::spawn_local(async move {
+        proxy::serve_connection(io, &conn, &inbound).await;
+        conn.retire();
+    }));
+}
+
+/// Beyond the limit connections stay in the backlog.
+async fn wait_for_room(lifecycle: Lifecycle, max: usize, pauses: &crate::telemetry::metrics::Family) {
+    let connections = &lifecycle.tallies().connections;
+    let full = || connections.load(Relaxed) >= max as u64;
+    if full() {
+        pauses.add(0);
+        while full() {
+            tokio::time::sleep(FULL).await;
+        }
+    }
+}
+
+/// Errors of the connection that was accepted, not of the socket (accept(2)).
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+/// Accepts what waits in the queues and gives it the time to be answered: closing a socket resets its queue.
+pub async fn answer_backlog(sockets: &[(Rc<TcpListener>, Rc<Inbound>)], longest: Duration) {
+    let end = Instant::now() + longest;
+    loop {
+        let mut accepted = false;
+        for (socket, inbound) in sockets {
+            while let Ok(Ok((stream, peer))) = tokio::time::timeout(Duration::ZERO, socket.accept()).await {
+                accepted = true;
+                start(stream, peer, inbound);
+            }
+        }
+        // Their tasks run while this one waits; a connection without a byte is not waited for longer than this.
+        let Some((_, inbound)) = sockets.first() else { return };
+        let busy = inbound.worker.has_unanswered();
+        if (!accepted && !busy) || Instant::now() >= end {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,189 @@
+//! The downstream socket as hyper sees it: bytes already read come first, and the connection's state is kept true.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::conn::{Conn, Doing, Framing};
+
+/// A downstream socket with what was read ahead of its reader.
+#[derive(Debug)]
+pub struct Io {
+    stream: TcpStream,
+    ahead: Bytes,
+    conn: Rc<Conn>,
+}
+
+// === impl Io ===
+
+impl Io {
+    /// Wraps an accepted socket.
+    pub fn new(stream: TcpStream, conn: Rc<Conn>) -> Self {
+        Self { stream, ahead: Bytes::new(), conn }
+    }
+
+    /// Puts back everything that was read since the end of the last request: it is read next.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.conn.head_began();
+            self.conn.framing.set(scan(&bytes));
+        }
+        self.ahead = if self.ahead.is_empty() { bytes } else { [bytes, self.take_ahead()].concat().into() };
+    }
+
+    /// The bare socket, for readiness and options.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The bare socket; bytes put back are lost.
+    pub fn stream_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// The bare socket and what was put back and not read yet.
+    pub fn into_parts(self) -> (TcpStream, Bytes) {
+        (self.stream, self.ahead)
+    }
+
+    /// What was put back and not read yet.
+    pub fn take_ahead(&mut self) -> Bytes {
+        std::mem::take(&mut self.ahead)
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let n = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead[..n]);
+            self.ahead.advance(n);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let fresh = &buf.filled()[before..];
+        if fresh.is_empty() {
+            self.conn.eof.set(true);
+        } else {
+            note_head(&self.conn, fresh);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.conn.flushed.set(false);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.conn.flushed.set(false);
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes the socket only when its own buffer is empty, so this is where everything has been handed over.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.conn.flushed.set(true);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing: the end of a connection is ours, not hyper's (see [`super::linger`]).
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes that came between two requests are a head: remember when it began and what framing it claims.
+fn note_head(conn: &Conn, bytes: &[u8]) {
+    match conn.doing.get() {
+        Doing::Idle => {
+            conn.head_began();
+            conn.framing.set(scan(bytes));
+        }
+        Doing::Head => {
+            // A head in pieces: what both pieces show, but it is no longer whole.
+            let seen = scan(bytes);
+            let before = conn.framing.get();
+            conn.framing.set(Framing {
+                whole: false,
+                content_length: before.content_length || seen.content_length,
+                transfer_encoding: before.transfer_encoding || seen.transfer_encoding,
+            });
+        }
+        Doing::Exchange | Doing::Tunnel | Doing::Lingering => {}
+    }
+}
+
+/// Looks for the two framing headers in the first head of `bytes`.
+fn scan(bytes: &[u8]) -> Framing {
+    let mut framing = Framing::default();
+    let mut rest = bytes;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        rest = &rest[end + 1..];
+        match rest.first() {
+            Some(b'\r' | b'\n') => {
+                framing.whole = true;
+                return framing;
+            }
+            Some(b'c' | b'C') => framing.content_length |= names(rest, b"content-length"),
+            Some(b't' | b'T') => framing.transfer_encoding |= names(rest, b"transfer-encoding"),
+            Some(_) | None => {}
+        }
+    }
+    framing
+}
+
+fn names(line: &[u8], name: &[u8]) -> bool {
+    line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+        && line.get(name.len()).is_some_and(|next| matches!(next, b':' | b' ' | b'\t'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framing(whole: bool, content_length: bool, transfer_encoding: bool) -> Framing {
+        Framing { whole, content_length, transfer_encoding }
+    }
+
+    #[test]
+    fn both_framing_headers_are_found_in_any_case_and_order() {
+        let head = b"POST / HTTP/1.1\r\nhost: a\r\nContent-LENGTH: 3\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert_eq!(scan(head), framing(true, true, true));
+        let head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nhost: a\r\ncontent-length: 3\r\n\r\n";
+        assert_eq!(scan(head), framing(true, true, true));
+    }
+
+    #[test]
+    fn a_body_or_a_second_head_is_not_looked_at() {
+        let head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\ncontent-length: 9\r\n";
+        assert_eq!(scan(head), framing(true, false, true));
+    }
+
+    #[test]
+    fn half_a_head_is_not_whole() {
+        assert_eq!(scan(b"POST / HTTP/1.1\r\ncontent-length: 3\r\n"), framing(false, true, false));
+        assert_eq!(scan(b"POST"), framing(false, false, false));
+    }
+
+    #[test]
+    fn a_longer_name_is_another_header() {
+        let head = b"GET / HTTP/1.1\r\ncontent-length-x: 3\r\ntransfer-encodings: no\r\n\r\n";
+        assert_eq!(scan(head), framing(true, false, false));
+    }
+}

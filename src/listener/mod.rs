@@ -1,0 +1,7 @@
+//! The downstream edge: bound sockets, accepted connections, and their orderly end.
+
+pub mod bind;
+pub mod accept;
+pub mod conn;
+pub mod io;
+pub mod linger;

@@ -1,0 +1,7 @@
+//! The `ebbtide` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ebbtide::cli::main()
+}

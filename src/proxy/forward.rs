@@ -1,0 +1,373 @@
+//! One request to the app and back.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::{Body as _, Incoming};
+use tokio::time::Instant;
+
+use super::access::Access;
+use super::body::{AppBody, Body, Exchange, RequestBody, Upstream};
+use super::headers::{self, UpgradeRequest};
+use super::response::{Reason, respond};
+use super::{Inbound, tunnel};
+use crate::lifecycle::in_flight::{Permit, Work};
+use crate::lifecycle::phase::Phase;
+use crate::lifecycle::{Counted, Gate};
+use crate::listener::conn::{Active, Conn, Doing};
+use crate::telemetry::metrics::{Dial, Forced, Notice, Parked, RequestOutcome};
+use crate::upstream::connect::DialError;
+use crate::upstream::park::{Unparked, park};
+use crate::upstream::pool::Pooled;
+
+/// What is known of the request beside its own parts.
+struct Asked {
+    version: Version,
+    method: Method,
+    client_closes: bool,
+    /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
+    must_close: bool,
+}
+
+/// A way to the app, or the reason why there is none.
+type Way = Result<(Permit, Pooled), Reason>;
+
+/// A copy of a request that may be sent twice: safe or idempotent, without a body, on a reused connection.
+struct Again {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+/// Forwards a request; always answers.
+pub async fn forward(request: Request<Incoming>, conn: Rc<Conn>, inbound: Rc<Inbound>) -> Response<Body> {
+    let active = conn.activate();
+    let framing = conn.framing.take();
+    conn.set_doing(Doing::Exchange);
+    let chunked = request.headers().contains_key(http::header::TRANSFER_ENCODING);
+    let asked = Asked {
+        version: request.version(),
+        method: request.method().clone(),
+        client_closes: headers::says_close(request.headers()),
+        must_close: chunked && !framing.whole,
+    };
+    let access = Access::begin(&inbound.worker, &request);
+    note_arrival(&conn, request.headers());
+    let ambiguous = chunked && framing.whole && framing.content_length;
+    let result = if ambiguous {
+        Err(Reason::AmbiguousFraming)
+    } else if asked.method == Method::CONNECT {
+        Err(Reason::ConnectMethod)
+    } else {
+        exchange(request, &asked, &active, &inbound).await
+    };
+    let mut response = match result {
+        Ok(response) => response,
+        Err(reason) => refuse(reason, &asked, active, &inbound),
+    };
+    conn.served.set(true);
+    tell(&mut response, &asked, &conn);
+    access.end(&response);
+    response
+}
+
+async fn exchange(
+    mut request: Request<Incoming>,
+    asked: &Asked,
+    active: &Active,
+    inbound: &Rc<Inbound>,
+) -> Result<Response<Body>, Reason> {
+    let conn = active.conn();
+    let upgrade = headers::prepare(&mut request, conn.forwarded_for())?;
+    if upgrade != UpgradeRequest::No {
+        if inbound.worker.snapshot().phase > Phase::Holding {
+            return Err(Reason::NoNewTunnel);
+        }
+        return tunnel::open(request, asked.version, active, inbound).await;
+    }
+    let (parts, body) = request.into_parts();
+    let begun = Rc::new(Cell::new(false));
+    let bodyless = body.is_end_stream();
+    let mut next = Request::from_parts(parts, RequestBody::new(body, Rc::clone(&begun), conn.activate()));
+    let mut retried = false;
+    loop {
+        let (permit, mut upstream) = way_to_app(conn, inbound, retried).await?;
+        if !retried {
+            note_forwarded(inbound);
+        }
+        let may_retry = upstream.is_reused() && !retried;
+        let again = (may_retry && bodyless && headers::is_idempotent(&asked.method)).then(|| Again::of(&next));
+        let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
+        let sent = unless_forced(conn, sender.try_send_request(next)).await;
+        let marks = upstream.marks();
+        match sent {
+            None if marks.is_some_and(|marks| marks.wrote.get()) => {
+                inbound.worker.count_forced(Forced::RequestUnanswered);
+                return Err(Reason::CutUnanswered);
+            }
+            None => {
+                inbound.worker.count_forced(Forced::RequestUnsent);
+                return Err(Reason::CutUnsent);
+            }
+            Some(Ok(response)) => {
+                let exchange = Exchange {
+                    active: conn.activate(),
+                    permit,
+                    upstream: Upstream::Pooled(upstream),
+                    inbound: Rc::clone(inbound),
+                    outcome: outcome_of(response.status()),
+                };
+                return Ok(answer(response, asked.version, exchange));
+            }
+            Some(Err(mut error)) => {
+                // Never begun: safe to send again, whatever it is. Begun and unanswered: only if it may be sent twice.
+                let untouched = error.take_message();
+                let unanswered = !marks.is_some_and(|marks| marks.read.get());
+                next = match (untouched, again) {
+                    (Some(request), _) if may_retry => request,
+                    (None, Some(again)) if unanswered => again.into_request(),
+                    _ => {
+                        tracing::debug!(error = %error.error(), "the app's connection broke before its answer");
+                        return Err(Reason::AppBroke);
+                    }
+                };
+                retried = true;
+                inbound.worker.metrics.retries.add(0);
+            }
+        }
+    }
+}
+
+/// A permit and a connection: the permit first, then the gate, then the app.
+async fn way_to_app(conn: &Rc<Conn>, inbound: &Rc<Inbound>, fresh: bool) -> Way {
+    let lifecycle = inbound.worker.lifecycle;
+    let metrics = inbound.worker.metrics;
+    let mut room = Waiting::new(inbound);
+    loop {
+        let permit = lifecycle.permit(inbound.number, Work::Request);
+        let gate = lifecycle.gate(inbound.number);
+        if gate == Gate::Closed {
+            metrics.late_refusals.add(0);
+            return Err(Reason::DrainOver);
+        }
+        let terminating = || lifecycle.snapshot().phase.is_terminating();
+        let up = lifecycle.upstream(inbound.number).is_up();
+        if gate == Gate::Paused || (!up && !terminating()) {
+            drop(permit);
+            room.wait().await?;
+            continue;
+        }
+        if !fresh && let Some(pooled) = inbound.pool.take() {
+            room.leave(if terminating() { Parked::Released } else { Parked::Forwarded });
+            return Ok((permit, pooled));
+        }
+        // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
+        let _turn = if room.has_waited() { inbound.dial_turns.acquire().await.ok() } else { None };
+        let Some(dialled) = unless_forced(conn, inbound.pool.connect()).await else {
+            inbound.worker.count_forced(Forced::RequestUnsent);
+            return Err(Reason::CutUnsent);
+        };
+        match dialled {
+            Ok(pooled) => {
+                lifecycle.upstream_accepted(inbound.number);
+                metrics.dials.add(Dial::Ok as usize);
+                room.leave(if terminating() { Parked::Released } else { Parked::Forwarded });
+                return Ok((permit, pooled));
+            }
+            Err(DialError::Refused) => {
+                lifecycle.upstream_refused(inbound.number);
+                metrics.dials.add(Dial::Refused as usize);
+                drop(permit);
+                if terminating() {
+                    room.leave(Parked::Released);
+                    return Err(Reason::AppGone);
+                }
+                room.wait().await?;
+            }
+            Err(error) => {
+                metrics.dials.add(Dial::Failed as usize);
+                tracing::warn!(
+                    listener = inbound.name,
+                    error = crate::telemetry::logging::chain(&error),
+                    "dialling the app failed"
+                );
+                room.leave(Parked::TimedOut);
+                return Err(Reason::AppUnreachable);
+            }
+        }
+    }
+}
+
+/// One request's stay in the waiting room, over several waits.
+struct Waiting<'a> {
+    inbound: &'a Inbound,
+    place: Option<Counted>,
+    deadline: Option<Instant>,
+}
+
+// === impl Waiting ===
+
+impl<'a> Waiting<'a> {
+    const fn new(inbound: &'a Inbound) -> Self {
+        Self { inbound, place: None, deadline: None }
+    }
+
+    const fn has_waited(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    async fn wait(&mut self) -> Result<(), Reason> {
+        let worker = &self.inbound.worker;
+        let rules = worker.config.parking;
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + rules.wait_timeout);
+        let unparked = park(worker.lifecycle, self.inbound.number, rules.max_requests, deadline, &mut self.place).await;
+        match unparked {
+            Unparked::LookAgain => Ok(()),
+            Unparked::TimedOut => {
+                self.leave(Parked::TimedOut);
+                Err(Reason::AppDown)
+            }
+            Unparked::Full => {
+                worker.metrics.parked.add(Parked::Full as usize);
+                Err(Reason::ParkingFull)
+            }
+        }
+    }
+
+    /// Counts how the stay ended, if there was one.
+    fn leave(&mut self, outcome: Parked) {
+        if self.place.take().is_some() {
+            self.inbound.worker.metrics.parked.add(outcome as usize);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let outcome = if self.inbound.worker.lifecycle.snapshot().phase.is_terminating() {
+            Parked::Released
+        } else {
+            Parked::Abandoned
+        };
+        self.leave(outcome);
+    }
+}
+
+// === impl Again ===
+
+impl Again {
+    fn of(request: &Request<RequestBody>) -> Self {
+        Self { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
+    }
+
+    fn into_request(self) -> Request<RequestBody> {
+        let mut request = Request::new(RequestBody::empty());
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// `None` when the drain deadline comes first.
+pub async fn unless_forced<F: Future>(conn: &Conn, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if conn.is_forced() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+/// The app's response on its way to a client that speaks `version`.
+pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
+    if let Some(seconds) = headers::keep_alive_timeout(response.headers())
+        && let Upstream::Pooled(pooled) = &mut exchange.upstream
+    {
+        pooled.learn_keep_alive(seconds);
+    }
+    let app_closes = headers::says_close(response.headers());
+    let pass_on = app_closes && exchange.inbound.worker.config.pass_on_close;
+    let unsized_body = response.body().size_hint().exact().is_none();
+    let mut response = response.map(|inner| {
+        let close_delimited = version == Version::HTTP_10 && unsized_body;
+        Body::App(Box::new(AppBody::new(inner, exchange, close_delimited)))
+    });
+    headers::prepare_response(&mut response, version);
+    if pass_on {
+        headers::tell_to_close(response.headers_mut());
+    }
+    response
+}
+
+fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> Response<Body> {
+    let mut response = respond(reason);
+    *response.version_mut() = asked.version;
+    response.body_mut().keep(active);
+    inbound.worker.metrics.requests.add(reason.parts().2 as usize);
+    response
+}
+
+/// The notice: decided when the response starts, and at most once per connection.
+fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return;
+    }
+    let due = is_notice_due(conn);
+    if due || asked.must_close {
+        headers::tell_to_close(response.headers_mut());
+    }
+    if due && !conn.told.replace(true) && !asked.client_closes {
+        conn.worker().metrics.notices.add(Notice::ConnectionClose as usize);
+    }
+}
+
+fn is_notice_due(conn: &Conn) -> bool {
+    let worker = conn.worker();
+    let snapshot = worker.snapshot();
+    match (snapshot.phase, snapshot.deadlines) {
+        (Phase::Starting | Phase::Serving, _) => false,
+        (Phase::Holding, Some(deadlines)) => {
+            let window = deadlines.notice;
+            let moment = if conn.accepted >= window.start { window.start } else { window.moment(conn.share) };
+            worker.lifecycle.now() >= moment
+        }
+        _ => true,
+    }
+}
+
+/// An arrival counts for the hold and for `quiet` unless its connection was told to go, or it is a probe.
+fn note_arrival(conn: &Conn, headers: &HeaderMap) {
+    let worker = conn.worker();
+    let terminating = worker.snapshot().phase.is_terminating();
+    let first = !conn.served.get();
+    if (first || (terminating && !conn.told.get())) && !headers::is_probe(headers) {
+        worker.lifecycle.tallies().arrival(worker.lifecycle.now());
+    }
+}
+
+fn note_forwarded(inbound: &Inbound) {
+    let phase = inbound.worker.snapshot().phase;
+    if phase.is_terminating() {
+        inbound.worker.metrics.after_termination.add(0);
+    }
+    if phase.is_past_hold() {
+        inbound.worker.metrics.late_arrivals.add(0);
+    }
+}
+
+/// The outcome that the app's status stands for.
+pub fn outcome_of(status: StatusCode) -> RequestOutcome {
+    match status.as_u16() {
+        ..300 => RequestOutcome::App2xx,
+        300..400 => RequestOutcome::App3xx,
+        400..500 => RequestOutcome::App4xx,
+        _ => RequestOutcome::App5xx,
+    }
+}

@@ -1,0 +1,214 @@
+//! What a proxy does to headers. Pure.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, Request, Response, Uri, Version};
+
+/// Names that hyper's http crate has no constant for.
+static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// Why a request can't be forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unacceptable {
+    /// HTTP/1.1 without Host, or with several (RFC 9112 §3.2).
+    Host,
+    /// A target that has neither a path nor is `*`.
+    Target,
+}
+
+/// The kind of upgrade that a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpgradeRequest {
+    /// None that is passed on.
+    No,
+    /// To what the header says.
+    To(HeaderValue),
+}
+
+/// Prepares a request for the app: origin form, hop-by-hop headers gone, `X-Forwarded-*` set.
+///
+/// # Errors
+/// If the request has no usable target or Host.
+pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<UpgradeRequest, Unacceptable> {
+    let upgrade = upgrade_of(request.headers());
+    let authority = to_origin_form(request)?;
+    let version = request.version();
+    *request.version_mut() = Version::HTTP_11;
+    let headers = request.headers_mut();
+    check_host(headers, authority, version)?;
+    remove_hop_by_hop(headers);
+    headers.remove(UPGRADE);
+    headers.remove(&HTTP2_SETTINGS);
+    // The client's 100 is ours to send; the app need not wait for one.
+    headers.remove(EXPECT);
+    if let UpgradeRequest::To(protocol) = &upgrade {
+        headers.insert(UPGRADE, protocol.clone());
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    add_forwarded(headers, client);
+    Ok(upgrade)
+}
+
+/// Prepares the app's response for the client: hop-by-hop headers gone, the client's version.
+pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
+    // A version taken over from the app would contradict what is put on the wire.
+    *response.version_mut() = version;
+    let headers = response.headers_mut();
+    remove_hop_by_hop(headers);
+    headers.remove(UPGRADE);
+}
+
+/// Tells the client that this is the last response on the connection.
+pub fn tell_to_close(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// The client itself ends the connection after this request.
+pub fn says_close(headers: &HeaderMap) -> bool {
+    has_token(headers, &CONNECTION, "close")
+}
+
+/// `timeout` of a `Keep-Alive` header, in seconds.
+pub fn keep_alive_timeout(headers: &HeaderMap) -> Option<u64> {
+    let value = headers.get(&KEEP_ALIVE)?.to_str().ok()?;
+    value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.trim().parse().ok())
+}
+
+/// Probes and health checks do not count as arrivals.
+pub fn is_probe(headers: &HeaderMap) -> bool {
+    const AGENTS: [&str; 3] = ["kube-probe/", "ELB-HealthChecker/", "GoogleHC/"];
+    headers
+        .get(http::header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .is_some_and(|agent| AGENTS.iter().any(|probe| agent.starts_with(probe)))
+}
+
+/// RFC 9110 §9.2.2.
+pub fn is_idempotent(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE)
+}
+
+/// `Upgrade` is passed on as it is, but for h2c: it would smuggle requests past the proxy.
+fn upgrade_of(headers: &HeaderMap) -> UpgradeRequest {
+    if !has_token(headers, &CONNECTION, "upgrade") {
+        return UpgradeRequest::No;
+    }
+    let mut protocols = Vec::new();
+    for value in headers.get_all(UPGRADE) {
+        let Ok(text) = value.to_str() else { return UpgradeRequest::No };
+        protocols.extend(text.split(',').map(str::trim).filter(|p| !p.is_empty() && !is_h2c(p)));
+    }
+    match HeaderValue::try_from(protocols.join(", ")) {
+        Ok(value) if !value.is_empty() => UpgradeRequest::To(value),
+        _ => UpgradeRequest::No,
+    }
+}
+
+fn is_h2c(protocol: &str) -> bool {
+    protocol.eq_ignore_ascii_case("h2c") || protocol.eq_ignore_ascii_case("h2")
+}
+
+/// Absolute form becomes origin form; its authority stands in for Host (RFC 9112 §3.2.2).
+fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Unacceptable> {
+    let uri = request.uri();
+    if uri.scheme().is_none() && uri.authority().is_none() {
+        return if uri.path().is_empty() { Err(Unacceptable::Target) } else { Ok(None) };
+    }
+    let authority = uri.authority().ok_or(Unacceptable::Target)?;
+    let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let host = HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)?;
+    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    // An empty path with OPTIONS means the server as a whole (RFC 9112 §3.2.4).
+    let path = if path.is_empty() { "/" } else { path };
+    let path: Uri = path.parse().map_err(|_| Unacceptable::Target)?;
+    *request.uri_mut() = path;
+    Ok(Some(host))
+}
+
+fn check_host(headers: &mut HeaderMap, authority: Option<HeaderValue>, version: Version) -> Result<(), Unacceptable> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next(), version) {
+        (_, Some(_), _) | (None, None, Version::HTTP_11) => return Err(Unacceptable::Host),
+        (None, None, _) => {
+            // HTTP/1.0 knows no Host, but the app is spoken to in HTTP/1.1.
+            headers.insert(HOST, HeaderValue::from_static("localhost"));
+        }
+        (Some(_), None, _) => {}
+    }
+    if let Some(authority) = authority {
+        headers.insert(HOST, authority);
+    }
+    Ok(())
+}
+
+/// RFC 9110 §7.6.1. hyper frames the message anew, so Transfer-Encoding goes and Content-Length stays.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        remove_named_by_connection(headers);
+    }
+    headers.remove(TRANSFER_ENCODING);
+    headers.remove(&KEEP_ALIVE);
+    headers.remove(&PROXY_CONNECTION);
+    if headers.contains_key(TE) {
+        let trailers = has_token(headers, &TE, "trailers");
+        headers.remove(TE);
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+fn remove_named_by_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        // These decide what the message is; a sender can't have them taken away behind the app's back.
+        .filter(|name| ![HOST, CONTENT_LENGTH, TE].contains(name))
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    headers.remove(CONNECTION);
+}
+
+fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue) {
+    let chain = headers.get(&FORWARDED_FOR).map(|_| {
+        let mut chain: Vec<u8> = Vec::new();
+        for value in headers.get_all(&FORWARDED_FOR) {
+            chain.extend_from_slice(value.as_bytes());
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(client.as_bytes());
+        HeaderValue::from_bytes(&chain).unwrap_or_else(|_| client.clone())
+    });
+    headers.insert(&FORWARDED_FOR, chain.unwrap_or_else(|| client.clone()));
+    if !headers.contains_key(&FORWARDED_PROTO) {
+        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
+    }
+    if !headers.contains_key(&FORWARDED_HOST)
+        && let Some(host) = headers.get(HOST).cloned()
+    {
+        headers.insert(&FORWARDED_HOST, host);
+    }
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|part| part.trim().eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use super::*;
+
+fn request(method: &str, target: &str, version: Version, headers: &[(&str, &str)]) -> Request<()> {
+    let mut request = Request::builder().method(method).uri(target).version(version);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap()
+}
+
+fn client() -> HeaderValue {
+    HeaderValue::from_static("192.0.2.7")
+}
+
+fn prepared(headers: &[(&str, &str)]) -> (UpgradeRequest, HeaderMap) {
+    let mut request = request("GET", "/a?b", Version::HTTP_11, headers);
+    let upgrade = prepare(&mut request, &client()).unwrap();
+    (upgrade, request.headers().clone())
+}
+
+fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap())
+}
+
+#[test]
+fn hop_by_hop_headers_and_those_named_by_connection_are_gone() {
+    let (upgrade, headers) = prepared(&[
+        ("host", "app.example"),
+        ("connection", "keep-alive, X-Private"),
+        ("x-private", "1"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "keep-alive"),
+        ("transfer-encoding", "chunked"),
+        ("te", "trailers, gzip"),
+        ("expect", "100-continue"),
+        ("cookie", "kept"),
+    ]);
+    assert_eq!(upgrade, UpgradeRequest::No);
+    for name in ["connection", "x-private", "keep-alive", "proxy-connection", "transfer-encoding", "expect"] {
+        assert_eq!(get(&headers, name), None, "{name}");
+    }
+    assert_eq!(get(&headers, "te"), Some("trailers"));
+    assert_eq!(get(&headers, "cookie"), Some("kept"));
+}
+
+#[test]
+fn connection_can_not_name_away_host_or_content_length() {
+    let (_, headers) = prepared(&[("host", "a"), ("connection", "Host, Content-Length"), ("content-length", "3")]);
+    assert_eq!(get(&headers, "host"), Some("a"));
+    assert_eq!(get(&headers, "content-length"), Some("3"));
+}
+
+#[test]
+fn forwarded_headers_are_set_and_chains_are_kept() {
+    let (_, headers) = prepared(&[("host", "app.example")]);
+    assert_eq!(get(&headers, "x-forwarded-for"), Some("192.0.2.7"));
+    assert_eq!(get(&headers, "x-forwarded-proto"), Some("http"));
+    assert_eq!(get(&headers, "x-forwarded-host"), Some("app.example"));
+
+    let (_, headers) = prepared(&[
+        ("host", "inside"),
+        ("x-forwarded-for", "203.0.113.1"),
+        ("x-forwarded-for", "198.51.100.2"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "outside"),
+    ]);
+    assert_eq!(get(&headers, "x-forwarded-for"), Some("203.0.113.1, 198.51.100.2, 192.0.2.7"));
+    assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
+    assert_eq!(get(&headers, "x-forwarded-proto"), Some("https"));
+    assert_eq!(get(&headers, "x-forwarded-host"), Some("outside"));
+}
+
+#[test]
+fn upgrades_pass_but_h2c_does_not() {
+    let upgrade = |value: &str| prepared(&[("host", "a"), ("connection", "Upgrade"), ("upgrade", value)]);
+    let (kind, headers) = upgrade("websocket");
+    assert_eq!(kind, UpgradeRequest::To(HeaderValue::from_static("websocket")));
+    assert_eq!(get(&headers, "connection"), Some("upgrade"));
+    assert_eq!(get(&headers, "upgrade"), Some("websocket"));
+
+    let (kind, headers) = prepared(&[
+        ("host", "a"),
+        ("connection", "Upgrade, HTTP2-Settings"),
+        ("upgrade", "h2c"),
+        ("http2-settings", "AAMAAABkAAQAAP__"),
+    ]);
+    assert_eq!(kind, UpgradeRequest::No);
+    for name in ["connection", "upgrade", "http2-settings"] {
+        assert_eq!(get(&headers, name), None, "{name}");
+    }
+
+    let (kind, _) = upgrade("h2c, websocket");
+    assert_eq!(kind, UpgradeRequest::To(HeaderValue::from_static("websocket")));
+    // Without the Connection token Upgrade means nothing (RFC 9110 §7.8).
+    let (kind, headers) = prepared(&[("host", "a"), ("upgrade", "websocket")]);
+    assert_eq!(kind, UpgradeRequest::No);
+    assert_eq!(get(&headers, "upgrade"), None);
+}
+
+#[test]
+fn host_must_be_there_exactly_once() {
+    let mut none = request("GET", "/", Version::HTTP_11, &[]);
+    assert_eq!(prepare(&mut none, &client()), Err(Unacceptable::Host));
+    let mut two = request("GET", "/", Version::HTTP_11, &[("host", "a"), ("host", "b")]);
+    assert_eq!(prepare(&mut two, &client()), Err(Unacceptable::Host));
+    let mut old = request("GET", "/", Version::HTTP_10, &[]);
+    assert_eq!(prepare(&mut old, &client()), Ok(UpgradeRequest::No));
+    assert_eq!(old.version(), Version::HTTP_11);
+    assert_eq!(get(old.headers(), "host"), Some("localhost"));
+}
+
+#[test]
+fn absolute_form_becomes_origin_form_and_its_authority_wins() {
+    let mut absolute = request("GET", "http://user@real.example:81/p?q", Version::HTTP_11, &[("host", "other")]);
+    prepare(&mut absolute, &client()).unwrap();
+    assert_eq!(absolute.uri(), "/p?q");
+    assert_eq!(get(absolute.headers(), "host"), Some("real.example:81"));
+
+    let mut star = request("OPTIONS", "*", Version::HTTP_11, &[("host", "a")]);
+    prepare(&mut star, &client()).unwrap();
+    assert_eq!(star.uri(), "*");
+}
+
+#[test]
+fn a_response_takes_the_clients_version_and_loses_hop_by_hop_headers() {
+    let mut response = Response::builder()
+        .version(Version::HTTP_10)
+        .header("connection", "close, x-internal")
+        .header("x-internal", "1")
+        .header("keep-alive", "timeout=2, max=100")
+        .header("server", "legacy")
+        .body(())
+        .unwrap();
+    assert_eq!(keep_alive_timeout(response.headers()), Some(2));
+    assert!(says_close(response.headers()));
+    prepare_response(&mut response, Version::HTTP_11);
+    assert_eq!(response.version(), Version::HTTP_11);
+    assert_eq!(response.headers().len(), 1);
+    assert_eq!(get(response.headers(), "server"), Some("legacy"));
+}
+
+#[test]
+fn probes_are_known_by_their_user_agent() {
+    let agent = |value: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("user-agent", HeaderValue::from_static(value));
+        is_probe(&headers)
+    };
+    assert!(agent("kube-probe/1.34"));
+    assert!(agent("ELB-HealthChecker/2.0"));
+    assert!(agent("GoogleHC/1.0"));
+    assert!(!agent("curl/8 kube-probe/1.34"));
+    assert!(!is_probe(&HeaderMap::new()));
+}

@@ -1,0 +1,229 @@
+//! One connection from its first byte to its orderly end, and one request to the app and back.
+
+pub mod http1;
+pub mod forward;
+pub mod headers;
+pub mod body;
+pub mod response;
+pub mod access;
+pub mod tunnel;
+pub mod relay;
+pub mod outbound;
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::Semaphore;
+
+use crate::config::ListenerConfig;
+use crate::detect::{Detected, detect};
+use crate::lifecycle::phase::Phase;
+use crate::listener::conn::{Ask, Conn, Doing};
+use crate::listener::io::Io;
+use crate::listener::linger::linger;
+use crate::telemetry::metrics::{Forced, Notice, Protocol, Reject};
+use crate::upstream::pool::Pool;
+use crate::worker::Worker;
+
+/// An inbound listener as a worker's connections see it.
+#[derive(Debug)]
+pub struct Inbound {
+    /// The worker.
+    pub worker: Rc<Worker>,
+    /// Number among the inbound listeners.
+    pub number: usize,
+    /// Its name.
+    pub name: String,
+    /// This worker's connections to the app.
+    pub pool: Pool,
+    /// Dials at once by requests that were parked.
+    pub dial_turns: Semaphore,
+}
+
+/// How serving a connection ended.
+#[derive(Debug)]
+pub enum Served {
+    /// Nothing is under way: the socket is ours again, with what was read ahead put back.
+    Idle(Io),
+    /// The last response is out: close in order.
+    Close(Io),
+    /// The client is gone, or has closed after its last response.
+    Gone,
+    /// An upgrade was agreed.
+    Upgraded(Io),
+    /// The head did not come in time.
+    HeadTimeout(Io),
+    /// Let go of the socket as it is; with a reset where a plain close would look like a clean end.
+    Drop(Io),
+}
+
+/// What the bare socket brought.
+enum Woken {
+    Bytes(Bytes),
+    Eof,
+    Close,
+    HeadTimeout,
+}
+
+/// An old app's listen backlog may be as short as this.
+const DIAL_TURNS: usize = 32;
+/// Most bytes read to tell protocols apart; the rest stays in the kernel.
+const FIRST_READ: usize = 8192;
+
+// === impl Inbound ===
+
+impl Inbound {
+    /// The listener number `number` of `worker`.
+    pub fn new(worker: Rc<Worker>, number: usize, config: &ListenerConfig) -> Self {
+        let header_bytes = worker.config.limits.header_bytes;
+        Self {
+            worker,
+            number,
+            name: config.name.clone(),
+            pool: Pool::new(config.upstream.clone(), header_bytes),
+            dial_turns: Semaphore::new(DIAL_TURNS),
+        }
+    }
+}
+
+/// Serves a downstream connection to its end.
+pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
+    let metrics = conn.worker().metrics;
+    let mut protocol = Protocol::Silent;
+    loop {
+        let first = match idle(&mut io, conn).await {
+            Woken::Bytes(bytes) => bytes,
+            Woken::Eof => break,
+            Woken::Close => {
+                metrics.notices.add(Notice::IdleClose as usize);
+                linger(io, conn).await;
+                break;
+            }
+            Woken::HeadTimeout => {
+                head_timeout(io, conn).await;
+                break;
+            }
+        };
+        if protocol == Protocol::Silent {
+            // Later bytes of a connection that has spoken HTTP/1 are HTTP/1.
+            protocol = match detect(&first) {
+                Detected::Http2 => Protocol::Http2,
+                Detected::Http1 | Detected::Undecided => Protocol::Http1,
+            };
+        }
+        if protocol == Protocol::Http2 {
+            metrics.rejected.add(Reject::Http2 as usize);
+            response::write_and_close(io, conn, response::HTTP2_NOT_SPOKEN).await;
+            break;
+        }
+        io.put_back(first);
+        match http1::serve(io, conn, inbound).await {
+            Served::Idle(back) => io = back,
+            Served::Close(io) => {
+                linger(io, conn).await;
+                break;
+            }
+            Served::Upgraded(io) => {
+                tunnel::relay(io, conn).await;
+                break;
+            }
+            Served::HeadTimeout(io) => {
+                head_timeout(io, conn).await;
+                break;
+            }
+            Served::Drop(io) => {
+                if conn.reset.get() {
+                    // Errors only if the peer is gone, which is what we want.
+                    let _ = io.stream().set_zero_linger();
+                }
+                break;
+            }
+            Served::Gone => break,
+        }
+    }
+    metrics.connections.add(protocol as usize);
+}
+
+/// The socket without any buffer until something comes; then enough bytes to tell the protocol.
+async fn idle(io: &mut Io, conn: &Rc<Conn>) -> Woken {
+    conn.clear_ask();
+    let ahead = io.take_ahead();
+    if ahead.is_empty() {
+        conn.set_doing(Doing::Idle);
+    }
+    let mut read = BytesMut::from(ahead.as_ref());
+    loop {
+        if !read.is_empty() && (conn.served.get() || detect(&read) != Detected::Undecided) {
+            return Woken::Bytes(read.freeze());
+        }
+        conn.bare.set(true);
+        let ready = poll_fn(|cx| {
+            conn.wake_with(cx.waker());
+            match io.stream().poll_read_ready(cx) {
+                Poll::Ready(result) => Poll::Ready(result.is_ok()),
+                Poll::Pending if asks_to_end(conn) => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await;
+        conn.bare.set(false);
+        if ready {
+            read.reserve(FIRST_READ);
+            match io.stream().try_read_buf(&mut read) {
+                Ok(0) => return Woken::Eof,
+                Ok(_) => {
+                    conn.head_began();
+                    continue;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if read.is_empty() {
+                        read = BytesMut::new();
+                    }
+                    if !asks_to_end(conn) {
+                        continue;
+                    }
+                }
+                Err(_) => return Woken::Eof,
+            }
+        }
+        return match conn.asked() {
+            Ask::HEAD_TIMEOUT => Woken::HeadTimeout,
+            // The kernel knows better than the reactor: a request that is already here gets its answer.
+            Ask::CLOSE if has_unread(io) => {
+                conn.clear_ask();
+                continue;
+            }
+            Ask::CLOSE => Woken::Close,
+            _ => Woken::Eof,
+        };
+    }
+}
+
+fn has_unread(io: &Io) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    matches!(recv(io.stream(), &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((n, _)) if n > 0)
+}
+
+fn asks_to_end(conn: &Conn) -> bool {
+    match conn.asked() {
+        Ask::CLOSE => conn.doing.get() == Doing::Idle,
+        Ask::HEAD_TIMEOUT => conn.doing.get() == Doing::Head,
+        Ask::KILL => true,
+        _ => {
+            conn.clear_ask();
+            false
+        }
+    }
+}
+
+async fn head_timeout(io: Io, conn: &Conn) {
+    let worker = conn.worker();
+    if worker.snapshot().phase > Phase::Holding {
+        worker.count_forced(Forced::RequestHead);
+    } else {
+        worker.metrics.rejected.add(Reject::HeaderTimeout as usize);
+    }
+    response::write_and_close(io, conn, response::HEAD_TIMEOUT).await;
+}

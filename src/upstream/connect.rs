@@ -1,0 +1,272 @@
+//! Dialling an upstream.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::config::{HostPort, UpstreamAddr};
+
+/// Why no connection was made.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// ECONNREFUSED, or ENOENT for a Unix socket: nobody accepts there.
+    #[error("connection refused")]
+    Refused,
+    /// Neither accepted nor refused in time.
+    #[error("no answer within {CONNECT_TIMEOUT:?}")]
+    TimedOut,
+    /// The name has no address.
+    #[error("no address for {0:?}")]
+    NoAddress(String),
+    /// Anything else.
+    #[error("connect failed")]
+    Failed(#[source] io::Error),
+}
+
+/// A connection to an upstream, before anything is known of its protocol.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix socket.
+    Unix(UnixStream),
+}
+
+/// A connection to the app as hyper sees it; whoever pools it can still look at the socket.
+#[derive(Debug)]
+pub struct UpstreamIo {
+    stream: Rc<RefCell<Stream>>,
+    marks: Rc<Marks>,
+}
+
+/// What has passed on a connection since the latest request began.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// A byte was written.
+    pub wrote: std::cell::Cell<bool>,
+    /// A byte was read.
+    pub read: std::cell::Cell<bool>,
+}
+
+/// A look at a pooled connection's socket.
+#[derive(Debug)]
+pub struct Peek(Weak<RefCell<Stream>>);
+
+/// An app on the same machine that does not answer within this is not going to.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause while a Unix socket's backlog is full (EAGAIN).
+const BACKLOG_FULL: Duration = Duration::from_millis(10);
+
+/// Connects to an upstream; names are resolved anew on every dial, off the worker's thread.
+///
+/// # Errors
+/// [`DialError::Refused`] only if every address refused.
+pub async fn dial(upstream: &UpstreamAddr) -> Result<Stream, DialError> {
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    match upstream {
+        UpstreamAddr::Http(address) | UpstreamAddr::Tcp(address) => dial_tcp(address, deadline).await,
+        UpstreamAddr::Unix(path) => loop {
+            match timeout_at(deadline, UnixStream::connect(path)).await {
+                Ok(Ok(stream)) => return Ok(Stream::Unix(stream)),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    sleep(BACKLOG_FULL).await;
+                }
+                Ok(Err(error)) => return Err(classify(error)),
+                Err(_) => return Err(DialError::TimedOut),
+            }
+        },
+    }
+}
+
+async fn dial_tcp(address: &HostPort, deadline: Instant) -> Result<Stream, DialError> {
+    if let Ok(ip) = address.host.parse::<IpAddr>() {
+        return dial_address(SocketAddr::new(ip, address.port), deadline).await;
+    }
+    let lookup = tokio::net::lookup_host((address.host.as_str(), address.port));
+    let addresses = match timeout_at(deadline, lookup).await {
+        Ok(Ok(addresses)) => addresses,
+        Ok(Err(error)) => return Err(DialError::Failed(error)),
+        Err(_) => return Err(DialError::TimedOut),
+    };
+    let mut last = DialError::NoAddress(address.host.clone());
+    for address in addresses {
+        match dial_address(address, deadline).await {
+            Ok(stream) => return Ok(stream),
+            // One address that is merely slow or odd keeps the whole from counting as refused.
+            Err(DialError::Refused) if !matches!(last, DialError::NoAddress(_)) => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stream, DialError> {
+    match timeout_at(deadline, TcpStream::connect(address)).await {
+        Ok(Ok(stream)) => {
+            // A port in the ephemeral range that nobody listens on can be connected to itself.
+            if stream.local_addr().is_ok_and(|local| local == address) {
+                return Err(DialError::Refused);
+            }
+            // Fails only on a socket that is already broken, which the first write shows.
+            let _ = stream.set_nodelay(true);
+            Ok(Stream::Tcp(stream))
+        }
+        Ok(Err(error)) => Err(classify(error)),
+        Err(_) => Err(DialError::TimedOut),
+    }
+}
+
+fn classify(error: io::Error) -> DialError {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => DialError::Refused,
+        io::ErrorKind::TimedOut => DialError::TimedOut,
+        _ => DialError::Failed(error),
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// For a write half that is done: FIN.
+    pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_finish(cx)
+    }
+}
+
+// === impl UpstreamIo ===
+
+impl UpstreamIo {
+    /// Wraps a connection.
+    pub fn new(stream: Stream) -> Self {
+        Self { stream: Rc::new(RefCell::new(stream)), marks: Rc::default() }
+    }
+
+    /// What has passed on it.
+    pub fn marks(&self) -> &Rc<Marks> {
+        &self.marks
+    }
+
+    /// A look at the socket that does not keep it open.
+    pub fn peek(&self) -> Peek {
+        Peek(Rc::downgrade(&self.stream))
+    }
+}
+
+impl AsyncRead for UpstreamIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut *self.stream.borrow_mut()).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.marks.read.set(true);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for UpstreamIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.marks.wrote.set(true);
+        Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.marks.wrote.set(true);
+        Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.borrow_mut().poll_finish(cx)
+    }
+}
+
+// === impl Marks ===
+
+impl Marks {
+    /// A request begins.
+    pub fn reset(&self) {
+        self.wrote.set(false);
+        self.read.set(false);
+    }
+}
+
+// === impl Peek ===
+
+impl Peek {
+    /// The connection is open and silent: good for one more request. An app that has closed it, or has sent bytes
+    /// nobody asked for, shows at once on the same machine.
+    pub fn is_fresh(&self) -> bool {
+        use rustix::net::{RecvFlags, recv};
+        let Some(stream) = self.0.upgrade() else { return false };
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut byte = [0_u8; 1];
+        let seen = match &*stream.borrow() {
+            Stream::Tcp(stream) => recv(stream, &mut byte, flags),
+            Stream::Unix(stream) => recv(stream, &mut byte, flags),
+        };
+        matches!(seen, Err(rustix::io::Errno::AGAIN))
+    }
+}

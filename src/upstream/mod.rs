@@ -1,0 +1,6 @@
+//! The upstream edge: dialling the app, reusing connections to it, knowing whether it accepts.
+
+pub mod connect;
+pub mod pool;
+pub mod park;
+pub mod probe;

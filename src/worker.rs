@@ -1,0 +1,217 @@
+//! One worker thread: a current-thread runtime with its own connections and its own upstream pools.
+//!
+//! Nothing on the data path is shared between workers except atomics. The worker's sweep is the only timer of its
+//! connections: it walks the registry a few times a second (every few milliseconds once the pod terminates) and sets
+//! flags; a connection reads them when it is polled.
+
+use std::cell::{Cell, RefCell};
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::config::{Config, Direction};
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::machine::Snapshot;
+use crate::lifecycle::phase::Phase;
+use crate::lifecycle::tick::Tick;
+use crate::listener::accept;
+use crate::listener::conn::{Ask, Conn, Doing};
+use crate::proxy::{Inbound, outbound};
+use crate::telemetry::metrics::{Forced, Metrics};
+
+/// What every connection of a worker may use.
+#[derive(Debug)]
+pub struct Worker {
+    /// The lifecycle's handle.
+    pub lifecycle: Lifecycle,
+    /// Counters.
+    pub metrics: &'static Metrics,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Most downstream connections over all workers.
+    pub max_connections: usize,
+    snapshot: Cell<Snapshot>,
+    coarse_now: Cell<Tick>,
+    conns: RefCell<Vec<Rc<Conn>>>,
+    inbound: RefCell<Vec<Rc<Inbound>>>,
+}
+
+/// A bound socket and the number of its listener in the configuration.
+pub type Bound = (usize, TcpListener);
+
+/// Pause between sweeps while serving, and once the pod terminates.
+const SWEEP: Duration = Duration::from_millis(250);
+const SWEEP_TERMINATING: Duration = Duration::from_millis(10);
+/// A connection idle for this long gives its buffers back.
+const RECLAIM_AFTER: Duration = Duration::from_secs(1);
+/// A silent connection that came after the hold gets this long to speak.
+const LATE_SILENCE: Duration = Duration::from_secs(1);
+/// Longest work after the end: answers to what waits in the accept queues.
+const LAST_ANSWERS: Duration = Duration::from_millis(400);
+
+// === impl Worker ===
+
+impl Worker {
+    /// Runs a worker on the calling thread until the lifecycle is over.
+    ///
+    /// # Errors
+    /// If the runtime can't be built or a socket not be registered with it.
+    pub fn run(
+        lifecycle: Lifecycle,
+        metrics: &'static Metrics,
+        config: Arc<Config>,
+        max_connections: usize,
+        sockets: Vec<Bound>,
+    ) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build_local(tokio::runtime::LocalOptions::default())?;
+        let worker = Rc::new(Self {
+            lifecycle,
+            metrics,
+            config,
+            max_connections,
+            snapshot: Cell::new(lifecycle.snapshot()),
+            coarse_now: Cell::new(lifecycle.now()),
+            conns: RefCell::default(),
+            inbound: RefCell::default(),
+        });
+        runtime.block_on(worker.serve(sockets))
+    }
+
+    /// The lifecycle as last seen by this worker.
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot.get()
+    }
+
+    /// The time of the latest sweep; good enough for idle times.
+    pub fn coarse_now(&self) -> Tick {
+        self.coarse_now.get()
+    }
+
+    /// Adds a connection to the registry.
+    pub fn register(&self, conn: &Rc<Conn>) {
+        let mut conns = self.conns.borrow_mut();
+        conn.slot.set(conns.len());
+        conns.push(Rc::clone(conn));
+    }
+
+    /// Takes it out again.
+    pub fn unregister(&self, conn: &Conn) {
+        let mut conns = self.conns.borrow_mut();
+        let slot = conn.slot.get();
+        if slot < conns.len() {
+            conns.swap_remove(slot);
+            if let Some(moved) = conns.get(slot) {
+                moved.slot.set(slot);
+            }
+        }
+    }
+
+    /// Counts an ending by force.
+    pub fn count_forced(&self, kind: Forced) {
+        self.metrics.forced.add(kind as usize);
+        self.lifecycle.tallies().forced.fetch_add(1, SeqCst);
+    }
+
+    /// A connection is being answered, or read away after its answer.
+    pub fn has_unanswered(&self) -> bool {
+        self.conns.borrow().iter().any(|conn| conn.doing.get() != Doing::Idle)
+    }
+
+    async fn serve(self: Rc<Self>, sockets: Vec<Bound>) -> std::io::Result<()> {
+        let mut accepting = Vec::new();
+        let mut number = 0;
+        for (index, socket) in sockets {
+            socket.set_nonblocking(true)?;
+            let socket = Rc::new(tokio::net::TcpListener::from_std(socket)?);
+            let listener = &self.config.listeners[index];
+            let task = match listener.direction {
+                Direction::Inbound => {
+                    let inbound = Rc::new(Inbound::new(Rc::clone(&self), number, listener));
+                    number += 1;
+                    self.inbound.borrow_mut().push(Rc::clone(&inbound));
+                    accepting.push((Rc::clone(&socket), Rc::clone(&inbound)));
+                    tokio::task::spawn_local(accept::inbound(socket, inbound))
+                }
+                Direction::Outbound => {
+                    let upstream = listener.upstream.clone();
+                    tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), upstream))
+                }
+            };
+            drop(task);
+        }
+        self.sweep_until_terminated().await;
+        accept::answer_backlog(&accepting, LAST_ANSWERS).await;
+        Ok(())
+    }
+
+    async fn sweep_until_terminated(&self) {
+        let mut watch = self.lifecycle.watch();
+        let mut next = Instant::now() + SWEEP;
+        loop {
+            let snapshot = *watch.borrow_and_update();
+            self.snapshot.set(snapshot);
+            if snapshot.phase == Phase::Terminated {
+                return;
+            }
+            self.sweep(&snapshot);
+            let pause = if snapshot.t0.is_some() { SWEEP_TERMINATING } else { SWEEP };
+            next = (next + pause).clamp(Instant::now(), Instant::now() + pause);
+            // The sender lives as long as the process: an error can't come.
+            let _ = tokio::time::timeout_at(next, watch.changed()).await;
+        }
+    }
+
+    fn sweep(&self, snapshot: &Snapshot) {
+        let now = self.lifecycle.now();
+        self.coarse_now.set(now);
+        for conn in self.conns.borrow().iter() {
+            let ask = self.due(conn, snapshot, now);
+            if ask != Ask::NOTHING {
+                conn.ask(ask);
+            }
+        }
+        for inbound in self.inbound.borrow().iter() {
+            inbound.pool.sweep();
+        }
+    }
+
+    /// What it is time for on one connection.
+    fn due(&self, conn: &Conn, snapshot: &Snapshot, now: Tick) -> Ask {
+        let reached = |at: Option<Tick>| at.is_some_and(|at| now >= at);
+        let since = conn.since.get();
+        match conn.doing.get() {
+            Doing::Idle => match snapshot.idle_close {
+                Some(window) => {
+                    let moment = window.moment(conn.share);
+                    let late = conn.accepted > window.start;
+                    let moment = if late { moment.max(since + LATE_SILENCE) } else { moment };
+                    if now >= moment { Ask::CLOSE } else { Ask::NOTHING }
+                }
+                None if !conn.bare.get() && now.since(since) >= RECLAIM_AFTER => Ask::RECLAIM,
+                None => Ask::NOTHING,
+            },
+            Doing::Head => {
+                let patience = now.since(since) >= self.config.limits.header_timeout;
+                let spread_over = snapshot.idle_close.is_some_and(|window| now >= window.end.max(since + LATE_SILENCE));
+                if patience || spread_over { Ask::HEAD_TIMEOUT } else { Ask::NOTHING }
+            }
+            Doing::Exchange if snapshot.phase < Phase::Closing => Ask::NOTHING,
+            Doing::Exchange if reached(snapshot.kill_at) => Ask::KILL,
+            Doing::Exchange if reached(snapshot.force_at) => Ask::FORCE,
+            Doing::Exchange => Ask::NOTHING,
+            Doing::Tunnel if reached(snapshot.kill_at) => Ask::KILL,
+            Doing::Tunnel => match snapshot.tunnel_close {
+                Some(window) if now >= window.end => Ask::FORCE,
+                Some(window) if now >= window.moment(conn.share) => Ask::CLOSE,
+                Some(_) | None => Ask::NOTHING,
+            },
+            Doing::Lingering => Ask::NOTHING,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Owns the app's listening socket and its connections, TCP or Unix.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+use super::Listen;
+use super::entry::Shared;
+use super::routes::{self, Next};
+use crate::harness::http::{Fault, Wire};
+
+/// Either kind of stream.
+pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Io for S {}
+
+pub(super) async fn listen(app: Arc<Shared>) {
+    tokio::time::sleep(app.options.listen_after).await;
+    let mut listening = app.listening.subscribe();
+    let closed = async move {
+        let _ = listening.wait_for(|open| !*open).await;
+    };
+    match app.options.listen.clone() {
+        Listen::Tcp(address) => {
+            let listener = TcpListener::bind(address).await.expect("the port is free");
+            app.pen.note("listening", &format!("at={address}"));
+            tokio::select! { () = accept_tcp(&app, &listener) => {} () = closed => {} }
+        }
+        Listen::Unix(path) => {
+            let _ = std::fs::remove_file(&path);
+            let listener = UnixListener::bind(&path).expect("the socket path is free");
+            app.pen.note("listening", &format!("at={}", path.display()));
+            tokio::select! { () = accept_unix(&app, &listener) => {} () = closed => {} }
+        }
+        Listen::Pod | Listen::Nowhere => panic!("nowhere to listen"),
+    }
+    app.pen.note("unlistening", "");
+}
+
+async fn accept_tcp(app: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.set_nodelay(true);
+            tokio::spawn(serve(app.clone(), stream));
+        }
+    }
+}
+
+async fn accept_unix(app: &Arc<Shared>, listener: &UnixListener) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(app.clone(), stream));
+        }
+    }
+}
+
+async fn serve(app: Arc<Shared>, stream: impl Io) {
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+    let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    app.pen.note("connected", &format!("conn={connection}"));
+    let mut wire = Wire::new(stream);
+    loop {
+        let head = match app.options.idle_close {
+            Some(idle) => match tokio::time::timeout(idle, wire.head()).await {
+                Ok(head) => head,
+                Err(_) => Err(Fault::Eof),
+            },
+            None => wire.head().await,
+        };
+        let Ok(head) = head else { break };
+        let _busy = Busy::begin(&app.in_flight);
+        if !matches!(routes::answer(&app, &mut wire, &head, connection).await, Ok(Next::Reuse)) {
+            break;
+        }
+    }
+    app.pen.note("disconnected", &format!("conn={connection}"));
+}
+
+/// Counts one request from its head to the last byte of its response.
+struct Busy<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Busy<'a> {
+    fn begin(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}

@@ -1,0 +1,107 @@
+//! Owns scripts on a raw socket: every byte and every end is the test's own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::connection::{read_ending, read_reply};
+use super::{Ending, Failure, Reply};
+use crate::harness::SOON;
+use crate::harness::http::Wire;
+
+#[derive(Debug)]
+pub(crate) struct Raw {
+    wire: Wire<TcpStream>,
+}
+
+// === impl Raw ===
+
+impl Raw {
+    pub(crate) async fn connect(address: SocketAddr) -> Result<Self, Failure> {
+        let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
+        stream.set_nodelay(true)?;
+        Ok(Self { wire: Wire::new(stream) })
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+        let write = self.wire.get_mut().write_all(bytes.as_ref());
+        let done = timeout(SOON, write).await;
+        Ok(done.map_err(|_| Failure::Timeout)??)
+    }
+
+    /// So many bytes at a time with a pause after each; stops at the first failure.
+    pub(crate) async fn drip(&mut self, bytes: impl AsRef<[u8]>, size: usize, pause: Duration) -> Result<(), Failure> {
+        for piece in bytes.as_ref().chunks(size.max(1)) {
+            self.send(piece).await?;
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// Our FIN; reading goes on.
+    pub(crate) async fn half_close(&mut self) -> Result<(), Failure> {
+        Ok(self.wire.get_mut().shutdown().await?)
+    }
+
+    /// Everything up to and with the needle.
+    pub(crate) async fn read_until(&mut self, needle: &[u8], deadline: Duration) -> Result<Vec<u8>, Failure> {
+        let work = async {
+            loop {
+                let unread = self.wire.unread();
+                let found = unread.windows(needle.len()).position(|window| window == needle);
+                if let Some(start) = found {
+                    return Ok(self.wire.take(start + needle.len()));
+                }
+                let empty = unread.is_empty();
+                if self.wire.more().await? == 0 {
+                    return Err(if empty { Failure::Eof } else { Failure::Truncated });
+                }
+            }
+        };
+        timeout(deadline, work).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    pub(crate) async fn read_exactly(&mut self, length: usize, deadline: Duration) -> Result<Vec<u8>, Failure> {
+        let work = async {
+            while self.wire.unread().len() < length {
+                if self.wire.more().await? == 0 {
+                    return Err(Failure::Truncated);
+                }
+            }
+            Ok(self.wire.take(length))
+        };
+        timeout(deadline, work).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// One whole response to a request of this method.
+    pub(crate) async fn reply(&mut self, method: &str, deadline: Duration) -> Result<Reply, Failure> {
+        let read = read_reply(&mut self.wire, method, None, None);
+        timeout(deadline, read).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// What still comes, and how the socket ends; nothing is sent or closed by us.
+    pub(crate) async fn ending(&mut self, deadline: Duration) -> (Vec<u8>, Ending) {
+        let mut rest = self.wire.take(self.wire.unread().len());
+        let stream = self.wire.get_mut();
+        let ending = read_ending(stream, deadline, |piece| rest.extend_from_slice(piece)).await;
+        match stream.take_error() {
+            Ok(Some(_)) => (rest, Ending::Reset),
+            _ => (rest, ending),
+        }
+    }
+
+    /// A receive buffer of this size, so that the peer's writes block early.
+    pub(crate) fn receive_buffer(&self, bytes: usize) {
+        SockRef::from(self.wire.get_ref()).set_recv_buffer_size(bytes).expect("the buffer can be set");
+    }
+
+    /// Ends with RST.
+    pub(crate) fn reset(self) {
+        let (stream, _) = self.wire.into_parts();
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+    }
+}

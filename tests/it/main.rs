@@ -1,0 +1,16 @@
+//! Owns the list of integration test modules; all of them share one binary and one harness.
+
+#![expect(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and has a process and a runtime of its own"
+)]
+
+mod harness;
+
+mod kubelet_selftest;
+
+mod toys_selftest;
