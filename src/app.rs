@@ -100,6 +100,13 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     for (number, upstream) in upstreams.iter().enumerate() {
         drop(tokio::task::spawn_local(probe::run(lifecycle, number, upstream.clone())));
     }
+    // A signal from before the listeners were bound is heard first.
+    tokio::task::yield_now().await;
+    tokio::select! {
+        biased;
+        name = signals.next() => lifecycle.signal(name),
+        () = std::future::ready(()) => {}
+    }
     drop(tokio::task::spawn_local(async move {
         loop {
             let name = signals.next().await;

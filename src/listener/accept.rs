@@ -43,8 +43,6 @@ pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
 }
 
 fn start(stream: TcpStream, peer: std::net::SocketAddr, inbound: &Rc<Inbound>) {
-    // Without it small messages wait for the peer's delayed acknowledgement. Failing means the peer is gone already.
-    let _ = stream.set_nodelay(true);
     let conn = Conn::new(&inbound.worker, peer);
     let io = Io::new(stream, Rc::clone(&conn));
     let inbound = Rc::clone(inbound);

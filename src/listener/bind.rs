@@ -28,6 +28,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
     // Connections in TIME_WAIT must not keep a restarted sidecar from its port.
     socket.set_reuse_address(true)?;
+    // Accepted connections inherit it: without it small messages wait for the peer's delayed acknowledgement.
+    socket.set_tcp_nodelay(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     // The kernel caps it at net.core.somaxconn.
@@ -51,7 +53,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         listener.set_nonblocking(false).unwrap();
         std::net::TcpStream::connect(("127.0.0.1", port)).expect("IPv4 must reach it");
-        listener.accept().unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(accepted.nodelay().unwrap(), "inherited from the listening socket");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Bodies on their way: they hold what must live until the last byte has passed.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -71,7 +70,6 @@ enum Ended {
 #[derive(Debug)]
 pub struct RequestBody {
     inner: Option<Incoming>,
-    begun: Rc<Cell<bool>>,
     _active: Option<Active>,
 }
 
@@ -197,15 +195,15 @@ impl Drop for AppBody {
 // === impl RequestBody ===
 
 impl RequestBody {
-    /// The client's body; `begun` turns true when its first byte is asked for.
-    pub fn new(inner: Incoming, begun: Rc<Cell<bool>>, active: Active) -> Self {
-        let active = (!inner.is_end_stream()).then_some(active);
-        Self { inner: Some(inner), begun, _active: active }
+    /// The client's body.
+    pub fn new(inner: Incoming, conn: &Rc<Conn>) -> Self {
+        let active = (!inner.is_end_stream()).then(|| conn.activate());
+        Self { inner: Some(inner), _active: active }
     }
 
     /// No body; for a request that is sent again.
     pub fn empty() -> Self {
-        Self { inner: None, begun: Rc::default(), _active: None }
+        Self { inner: None, _active: None }
     }
 }
 
@@ -214,7 +212,6 @@ impl HttpBody for RequestBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.begun.set(true);
         match &mut self.inner {
             Some(inner) => Pin::new(inner).poll_frame(cx),
             None => Poll::Ready(None),

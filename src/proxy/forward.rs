@@ -1,6 +1,6 @@
 //! One request to the app and back.
 
-use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -44,7 +44,11 @@ struct Again {
 }
 
 /// Forwards a request; always answers.
-pub async fn forward(request: Request<Incoming>, conn: Rc<Conn>, inbound: Rc<Inbound>) -> Response<Body> {
+pub async fn forward(
+    request: Request<Incoming>,
+    conn: Rc<Conn>,
+    inbound: Rc<Inbound>,
+) -> Result<Response<Body>, Infallible> {
     let active = conn.activate();
     let framing = conn.framing.take();
     conn.set_doing(Doing::Exchange);
@@ -72,7 +76,7 @@ pub async fn forward(request: Request<Incoming>, conn: Rc<Conn>, inbound: Rc<Inb
     conn.served.set(true);
     tell(&mut response, &asked, &conn);
     access.end(&response);
-    response
+    Ok(response)
 }
 
 async fn exchange(
@@ -87,15 +91,18 @@ async fn exchange(
         if inbound.worker.snapshot().phase > Phase::Holding {
             return Err(Reason::NoNewTunnel);
         }
-        return tunnel::open(request, asked.version, active, inbound).await;
+        // Boxed like every rare wait: hyper moves this future as a whole, so its size costs on each request.
+        return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
     }
     let (parts, body) = request.into_parts();
-    let begun = Rc::new(Cell::new(false));
     let bodyless = body.is_end_stream();
-    let mut next = Request::from_parts(parts, RequestBody::new(body, Rc::clone(&begun), conn.activate()));
+    let mut next = Request::from_parts(parts, RequestBody::new(body, conn));
     let mut retried = false;
     loop {
-        let (permit, mut upstream) = way_to_app(conn, inbound, retried).await?;
+        let (permit, mut upstream) = match if retried { None } else { open_way(inbound) } {
+            Some(way) => way,
+            None => Box::pin(way_to_app(conn, inbound, retried)).await?,
+        };
         if !retried {
             note_forwarded(inbound);
         }
@@ -140,6 +147,16 @@ async fn exchange(
             }
         }
     }
+}
+
+/// The common case of [`way_to_app`]: the gate is open and a connection is idle.
+fn open_way(inbound: &Inbound) -> Option<(Permit, Pooled)> {
+    let lifecycle = inbound.worker.lifecycle;
+    let permit = lifecycle.permit(inbound.number, Work::Request);
+    if lifecycle.gate(inbound.number) != Gate::Open || !lifecycle.upstream(inbound.number).is_up() {
+        return None;
+    }
+    Some((permit, inbound.pool.take()?))
 }
 
 /// A permit and a connection: the permit first, then the gate, then the app.

@@ -3,7 +3,6 @@
 //! The notice is the `Connection: close` header alone; hyper's `graceful_shutdown` loses requests. An idle connection
 //! is taken back from hyper, with whatever it had read, so that closing it is exact.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -33,11 +32,7 @@ pub async fn serve(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
 
 async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
     let header_bytes = conn.worker().config.limits.header_bytes;
-    let service = service_fn(|request| {
-        let conn = Rc::clone(conn);
-        let inbound = Rc::clone(inbound);
-        async move { Ok::<_, Infallible>(forward::forward(request, conn, inbound).await) }
-    });
+    let service = service_fn(|request| forward::forward(request, Rc::clone(conn), Rc::clone(inbound)));
     let mut serving = Builder::new()
         // A client may close its sending side and still wait for the answer (RFC 9112 §9.6).
         .half_close(true)

@@ -40,8 +40,6 @@ async fn relay(downstream: TcpStream, worker: &Worker, upstream: &UpstreamAddr) 
     let tallies = worker.lifecycle.tallies();
     tallies.outbound_came(worker.lifecycle.now());
     let _open = Counted::new(&tallies.outbound);
-    // Fails only on a socket that is already broken.
-    let _ = downstream.set_nodelay(true);
     match dial(upstream).await {
         Ok(stream) => {
             let mut relay = Relay::new(downstream, stream, Bytes::new(), Bytes::new());

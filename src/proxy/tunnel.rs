@@ -63,7 +63,7 @@ pub async fn open(
     let client = inbound.pool.client();
     let (mut sender, connection) = client.handshake(TokioIo::new(io)).await.map_err(|_| Reason::AppBroke)?;
     let mut connection = Some(connection);
-    let request = request.map(|inner| RequestBody::new(inner, Rc::default(), conn.activate()));
+    let request = request.map(|inner| RequestBody::new(inner, conn));
     let mut sending = pin!(sender.send_request(request));
     let answered = unless_forced(
         conn,

@@ -7,11 +7,10 @@ use http::{Method, Request, Response, Uri, Version};
 
 /// Names that hyper's http crate has no constant for.
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const OTHER_HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
 /// Why a request can't be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,22 +35,21 @@ pub enum UpgradeRequest {
 /// # Errors
 /// If the request has no usable target or Host.
 pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<UpgradeRequest, Unacceptable> {
-    let upgrade = upgrade_of(request.headers());
     let authority = to_origin_form(request)?;
     let version = request.version();
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
-    check_host(headers, authority, version)?;
-    remove_hop_by_hop(headers);
-    headers.remove(UPGRADE);
-    headers.remove(&HTTP2_SETTINGS);
-    // The client's 100 is ours to send; the app need not wait for one.
-    headers.remove(EXPECT);
+    let found = Found::in_headers(headers);
+    check_host(headers, authority, version, &found)?;
+    let upgrade = if found.hop_by_hop { upgrade_of(headers) } else { UpgradeRequest::No };
+    if found.hop_by_hop {
+        remove_hop_by_hop(headers);
+    }
     if let UpgradeRequest::To(protocol) = &upgrade {
         headers.insert(UPGRADE, protocol.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    add_forwarded(headers, client);
+    add_forwarded(headers, client, &found);
     Ok(upgrade)
 }
 
@@ -60,8 +58,35 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
     // A version taken over from the app would contradict what is put on the wire.
     *response.version_mut() = version;
     let headers = response.headers_mut();
-    remove_hop_by_hop(headers);
-    headers.remove(UPGRADE);
+    if Found::in_headers(headers).hop_by_hop {
+        remove_hop_by_hop(headers);
+    }
+}
+
+/// What one pass over the headers has shown; looking each name up would cost more than all the rest here.
+#[derive(Debug, Default)]
+struct Found {
+    hop_by_hop: bool,
+    hosts: u32,
+    forwarded: bool,
+}
+
+impl Found {
+    fn in_headers(headers: &HeaderMap) -> Self {
+        let mut found = Self::default();
+        for name in headers.iter().map(|(name, _)| name) {
+            match *name {
+                HOST => found.hosts += 1,
+                CONNECTION | TRANSFER_ENCODING | TE | UPGRADE | EXPECT => found.hop_by_hop = true,
+                _ => {
+                    let text = name.as_str();
+                    found.hop_by_hop |= OTHER_HOP_BY_HOP.contains(&text);
+                    found.forwarded |= text.starts_with("x-forwarded-");
+                }
+            }
+        }
+        found
+    }
 }
 
 /// Tells the client that this is the last response on the connection.
@@ -131,15 +156,19 @@ fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Un
     Ok(Some(host))
 }
 
-fn check_host(headers: &mut HeaderMap, authority: Option<HeaderValue>, version: Version) -> Result<(), Unacceptable> {
-    let mut hosts = headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next(), version) {
-        (_, Some(_), _) | (None, None, Version::HTTP_11) => return Err(Unacceptable::Host),
-        (None, None, _) => {
+fn check_host(
+    headers: &mut HeaderMap,
+    authority: Option<HeaderValue>,
+    version: Version,
+    found: &Found,
+) -> Result<(), Unacceptable> {
+    match (found.hosts, version) {
+        (1, _) => {}
+        (0, Version::HTTP_10) => {
             // HTTP/1.0 knows no Host, but the app is spoken to in HTTP/1.1.
             headers.insert(HOST, HeaderValue::from_static("localhost"));
         }
-        (Some(_), None, _) => {}
+        _ => return Err(Unacceptable::Host),
     }
     if let Some(authority) = authority {
         headers.insert(HOST, authority);
@@ -147,20 +176,19 @@ fn check_host(headers: &mut HeaderMap, authority: Option<HeaderValue>, version: 
     Ok(())
 }
 
-/// RFC 9110 §7.6.1. hyper frames the message anew, so Transfer-Encoding goes and Content-Length stays.
+/// RFC 9110 §7.6.1. hyper frames the message anew, so Transfer-Encoding goes and Content-Length stays; a client's 100
+/// is ours to send, so the app need not wait for one.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        remove_named_by_connection(headers);
+    remove_named_by_connection(headers);
+    let trailers = has_token(headers, &TE, "trailers");
+    for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE, EXPECT, TE] {
+        headers.remove(name);
     }
-    headers.remove(TRANSFER_ENCODING);
-    headers.remove(&KEEP_ALIVE);
-    headers.remove(&PROXY_CONNECTION);
-    if headers.contains_key(TE) {
-        let trailers = has_token(headers, &TE, "trailers");
-        headers.remove(TE);
-        if trailers {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
+    for name in OTHER_HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 }
 
@@ -177,10 +205,18 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    headers.remove(CONNECTION);
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue) {
+fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, found: &Found) {
+    if !found.forwarded {
+        headers.reserve(3);
+        if let Some(host) = headers.get(HOST).cloned() {
+            headers.insert(&FORWARDED_HOST, host);
+        }
+        headers.insert(&FORWARDED_FOR, client.clone());
+        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
+        return;
+    }
     let chain = headers.get(&FORWARDED_FOR).map(|_| {
         let mut chain: Vec<u8> = Vec::new();
         for value in headers.get_all(&FORWARDED_FOR) {
