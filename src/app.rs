@@ -94,7 +94,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let control_socket = control::bind(&config.control_socket).map_err(AppError::Control)?;
     let workers = start_workers(lifecycle, metrics, &config, max_connections, &sockets)?;
     log_addresses(&config, &sockets, &admin_socket);
-    let admin = Admin::new(lifecycle, metrics, &config);
+    let admin = Admin::new(lifecycle, metrics, &config, descriptors);
     control::serve(control_socket, &admin)?;
     let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|(_, upstream)| upstream).collect();
     for (number, upstream) in upstreams.iter().enumerate() {

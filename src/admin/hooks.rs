@@ -4,7 +4,7 @@
 //! cancels nothing.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering::Relaxed;
+use std::rc::Rc;
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::text;
 use crate::config::Secret;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Counted, Lifecycle};
 use crate::proxy::body::Body;
 use crate::telemetry::metrics::Metrics;
 
@@ -20,9 +20,13 @@ use crate::telemetry::metrics::Metrics;
 #[derive(Debug)]
 pub struct Hooks {
     token: Option<Secret>,
+    /// Calls that the lifecycle has not answered yet, whether or not their callers still wait.
     held: Cell<usize>,
     released: Notify,
 }
+
+/// One of the places; given back when the lifecycle has answered.
+struct Place(Rc<Hooks>);
 
 /// Calls that the lifecycle is told of. Further ones wait for the next release without being refused.
 pub const PLACES: usize = 1024;
@@ -39,7 +43,7 @@ impl Hooks {
 
     /// Holds a call until the lifecycle lets the app go.
     pub async fn hold(
-        &self,
+        self: &Rc<Self>,
         lifecycle: Lifecycle,
         metrics: &'static Metrics,
         request: &Request<Incoming>,
@@ -55,18 +59,23 @@ impl Hooks {
                 }
             },
         };
-        metrics.app_hooks_open.fetch_add(1, Relaxed);
+        let _open = Counted::new(&metrics.app_hooks_open);
         let places = if self.is_trusted(request) { PLACES } else { PLACES - RESERVED };
         if self.held.get() < places {
-            self.held.set(self.held.get() + 1);
-            // An error means that the driver is gone, and with it every reason to hold.
-            let _ = lifecycle.app_hook(scope).await;
-            self.held.set(self.held.get() - 1);
-            self.released.notify_waiters();
+            let place = Place::take(self);
+            let released = lifecycle.app_hook(scope);
+            // A task of its own: a caller that hangs up cancels nothing, so its place must stay taken, or callers who
+            // come and go would pile up in the lifecycle.
+            let held = tokio::task::spawn_local(async move {
+                // An error means that the driver is gone, and with it every reason to hold.
+                let _ = released.await;
+                drop(place);
+            });
+            // The task neither panics nor is it aborted.
+            let _ = held.await;
         } else {
             self.released.notified().await;
         }
-        metrics.app_hooks_open.fetch_sub(1, Relaxed);
         text(StatusCode::OK, "the app may stop\n")
     }
 
@@ -74,6 +83,22 @@ impl Hooks {
     fn is_trusted(&self, request: &Request<Incoming>) -> bool {
         let Some(token) = &self.token else { return true };
         request.headers().get("x-ebbtide-token").is_some_and(|given| token.matches(given.as_bytes()))
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn take(hooks: &Rc<Hooks>) -> Self {
+        hooks.held.set(hooks.held.get() + 1);
+        Self(Rc::clone(hooks))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.held.set(self.0.held.get() - 1);
+        self.0.released.notify_waiters();
     }
 }
 

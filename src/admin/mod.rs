@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,31 +37,41 @@ pub struct Admin {
     pub metrics: &'static Metrics,
     /// The machine's findings, kept up to date by the observer.
     pub findings: Cell<Findings>,
-    hooks: Hooks,
+    hooks: Rc<Hooks>,
+    /// Connections without a held hook call.
     connections: Cell<usize>,
+    most_hooks: u64,
 }
 
 /// A connection's share of the places.
 struct Place(Rc<Admin>);
 
-/// Connections that may ask for anything: the hooks' places and room for scrapes and probes.
-const PLACES: usize = hooks::PLACES + 128;
-/// Connections beyond those that may ask for a probe, quickly.
+/// While a hook call is held its connection takes none of the places: an answer that comes too early, or a refusal,
+/// would free the app's SIGTERM, so there is no limit at which one is given.
+struct Uncounted<'a>(&'a Admin);
+
+/// Connections that may ask for anything.
+const PLACES: usize = 128;
+/// Connections beyond those that may ask for a probe, quickly, or be held as a hook.
 const PROBE_PLACES: usize = 128;
+/// Held hook calls that take no place; further ones do, and in the end new connections wait in the backlog.
+const MOST_HOOKS: u64 = 4096;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl Admin ===
 
 impl Admin {
-    /// Handlers for one process.
-    pub fn new(lifecycle: Lifecycle, metrics: &'static Metrics, config: &Config) -> Rc<Self> {
+    /// Handlers for one process that may open so many descriptors.
+    pub fn new(lifecycle: Lifecycle, metrics: &'static Metrics, config: &Config, descriptors: u64) -> Rc<Self> {
         Rc::new(Self {
             lifecycle,
             metrics,
             findings: Cell::default(),
-            hooks: Hooks::new(config.admin.token.clone()),
+            hooks: Rc::new(Hooks::new(config.admin.token.clone())),
             connections: Cell::new(0),
+            // Most descriptors belong to the traffic.
+            most_hooks: MOST_HOOKS.min(descriptors / 8),
         })
     }
 
@@ -119,6 +130,10 @@ impl Admin {
             // Served only after every listener is bound.
             "/startupz" => text(StatusCode::OK, "started\n"),
             "/readyz" => self.readyz(),
+            "/app-stop" => {
+                let _uncounted = Uncounted::new(self);
+                self.hooks.hold(self.lifecycle, self.metrics, request).await
+            }
             _ if probes_only => text(StatusCode::SERVICE_UNAVAILABLE, "too many connections to the admin port\n"),
             "/metrics" => {
                 self.lifecycle.tallies().scraped(self.lifecycle.now());
@@ -129,7 +144,6 @@ impl Admin {
                 let status = Status::now(self.lifecycle, self.findings.get());
                 typed(StatusCode::OK, "application/json", status.to_json())
             }
-            "/app-stop" => self.hooks.hold(self.lifecycle, self.metrics, request).await,
             _ => text(StatusCode::NOT_FOUND, "paths: /livez /readyz /startupz /metrics /status /app-stop\n"),
         }
     }
@@ -162,6 +176,24 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+// === impl Uncounted ===
+
+impl<'a> Uncounted<'a> {
+    fn new(admin: &'a Admin) -> Option<Self> {
+        if admin.metrics.app_hooks_open.load(Relaxed) >= admin.most_hooks {
+            return None;
+        }
+        admin.connections.set(admin.connections.get() - 1);
+        Some(Self(admin))
+    }
+}
+
+impl Drop for Uncounted<'_> {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() + 1);
     }
 }
 
