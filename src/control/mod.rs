@@ -4,6 +4,7 @@ pub mod client;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -58,7 +59,9 @@ fn abstract_address() -> io::Result<SocketAddr> {
 fn bind_path(path: &Path) -> io::Result<StdListener> {
     match StdListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if StdStream::connect(path).is_ok() {
+            let nobody = StdStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+            if !nobody || !is_socket {
                 return Err(error);
             }
             // A socket file that nobody answers on is left over from a process that was killed.
