@@ -1,7 +1,8 @@
 //! What a termination leaves behind: one log event, and the same JSON as termination message for the kubelet.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Report {
 
 /// The kubelet keeps no more of a termination message.
 const MESSAGE_BYTES: usize = 4096;
+/// The kubelet's `terminationMessagePath` unless the pod spec says otherwise.
+const DEFAULT_PATH: &str = "/dev/termination-log";
 
 // === impl Report ===
 
@@ -95,7 +98,10 @@ impl Report {
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         let json = serde_json::to_string(self)?;
         tracing::info!(report = json, "termination report");
-        std::fs::write(path, self.message(json))
+        let message = self.message(json);
+        // The kubelet makes its file before the container starts; elsewhere none must appear in /dev.
+        let create = path != Path::new(DEFAULT_PATH);
+        OpenOptions::new().write(true).truncate(true).create(create).open(path)?.write_all(message.as_bytes())
     }
 
     /// The JSON, with the least important parts left out until it fits.
