@@ -171,6 +171,8 @@ pub struct Machine {
     /// Open app hooks that joined the termination.
     joined: Vec<u64>,
     ever_joined: bool,
+    /// The app was there at t0: of a finished or crashed one no hook is called.
+    hook_expected: bool,
     draining_since: Option<Tick>,
     findings: Findings,
 }
@@ -279,6 +281,7 @@ impl Machine {
             finishing: None,
             joined: Vec::new(),
             ever_joined: false,
+            hook_expected: false,
             draining_since: None,
             findings: Findings::default(),
         }
@@ -292,7 +295,7 @@ impl Machine {
     /// Facts for the report.
     pub fn findings(&self) -> Findings {
         Findings {
-            app_hook_missing: self.snapshot.t0.is_some() && !self.ever_joined,
+            app_hook_missing: self.hook_expected && !self.ever_joined,
             app_restarts: self.restart.seen(),
             ..self.findings
         }
@@ -344,9 +347,9 @@ impl Machine {
         self.own_hook.get_or_insert(now);
         actions.meaning = Some(meaning);
         match meaning {
-            Meaning::PodTermination => self.begin(now),
+            Meaning::PodTermination => self.begin(now, world),
             Meaning::NothingToHold => {
-                self.begin(now);
+                self.begin(now, world);
                 self.enter(Phase::Lingering, now, actions);
             }
             _ => {}
@@ -381,7 +384,7 @@ impl Machine {
             Meaning::LeaveAtOnce => self.exit(now, world, actions),
             Meaning::Hurry => self.close_early(now, self.rules.budget.close, now),
             Meaning::Finish => {
-                self.begin(now);
+                self.begin(now, world);
                 self.may_finish = true;
                 self.finishing.get_or_insert(now);
                 self.enter(Phase::Lingering, now, actions);
@@ -396,26 +399,27 @@ impl Machine {
             }
             Meaning::OnlySidecarRestarts => self.may_finish = true,
             Meaning::NothingToHold => {
-                self.begin(now);
+                self.begin(now, world);
                 self.enter(Phase::Lingering, now, actions);
             }
             Meaning::SignalTermination => {
                 self.findings.own_hook_missing = self.rules.mode == Mode::Sidecar;
                 self.may_finish = true;
-                self.begin(now);
+                self.begin(now, world);
             }
             _ => {}
         }
     }
 
     /// Sets t0 and everything that follows from it, once; open app hooks join.
-    fn begin(&mut self, now: Tick) {
+    fn begin(&mut self, now: Tick, world: &World<'_>) {
         if self.snapshot.t0.is_some() {
             return;
         }
         let t0 = self.restart.earliest_open(now).unwrap_or(now);
         let open = self.restart.abandon();
         self.ever_joined |= !open.is_empty();
+        self.hook_expected = world.upstreams.iter().any(|u| u.ever_accepted) && !world.gone(None, now);
         self.joined.extend(open);
         let deadlines = self.rules.budget.deadlines(t0);
         let spread = self.rules.budget.close_spread;
