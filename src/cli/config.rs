@@ -1,13 +1,13 @@
-//! `ebbtide config check`.
+//! `ebbtide config check` and `ebbtide config show`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::{FAILED, USAGE, complain, print};
-use crate::config::{self, ConfigError, Loaded};
+use crate::config::{self, ConfigError, Environment, Loaded};
 use crate::lifecycle::budget;
 
 /// What can be done with configuration files.
@@ -22,14 +22,24 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Show every setting as `ebbtide run` would see it here, and where it comes from
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show {
+        /// The configuration file; EBBTIDE_CONFIG is the same
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Text for people, or one JSON document
+        #[arg(long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
 }
 
 /// How findings are printed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Output {
-    /// A line or two per fault.
+    /// A line or two for each.
     Text,
-    /// `{"file", "errors", "warnings"}`.
+    /// One JSON document.
     Json,
 }
 
@@ -39,9 +49,44 @@ Exit codes: 0 no fault (there may be warnings), 1 the file can't be read, 2 faul
 Example:
   ebbtide config check config/sidecar.yaml";
 
+const SHOW_EXAMPLES: &str = "\
+Exit codes: 0 the settings are valid, 2 they are not
+
+Example:
+  kubectl exec POD -c ebbtide -- /ebbtide config show";
+
 /// Does it.
 pub fn run(command: &Command) -> ExitCode {
-    let Command::Check { file, output } = command;
+    match command {
+        Command::Check { file, output } => check(file, *output),
+        Command::Show { config, output } => show(config.as_deref(), *output),
+    }
+}
+
+fn show(file: Option<&Path>, output: Output) -> ExitCode {
+    let loaded = match config::load(file, &Environment::of_process(), &[]) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            errors.iter().for_each(|error| complain(&error.to_string()));
+            return ExitCode::from(USAGE);
+        }
+    };
+    warnings(&loaded).iter().for_each(|warning| complain(&format!("warning: {warning}")));
+    let values = loaded.values.iter();
+    match output {
+        Output::Json => {
+            let all: Vec<_> = values
+                .map(|one| json!({"key": one.key, "value": one.value, "origin": one.origin.to_string()}))
+                .collect();
+            print(&format!("{}\n", json!(all)))
+        }
+        Output::Text => {
+            print(&values.map(|one| format!("{:<26} {:<28} {}\n", one.key, one.value, one.origin)).collect::<String>())
+        }
+    }
+}
+
+fn check(file: &Path, output: Output) -> ExitCode {
     let name = file.display().to_string();
     let text = match std::fs::read(file) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
