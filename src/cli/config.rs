@@ -14,7 +14,7 @@ use crate::lifecycle::budget;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Check a file alone, without environment and flags: all faults at once
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = CHECK_EXAMPLES)]
     Check {
         /// The YAML file
         file: PathBuf,
@@ -43,7 +43,13 @@ pub enum Output {
     Json,
 }
 
-const EXAMPLES: &str = "\
+/// Help text of the group.
+pub const EXAMPLES: &str = "\
+Examples:
+  ebbtide config check config/sidecar.yaml
+  ebbtide config show";
+
+const CHECK_EXAMPLES: &str = "\
 Exit codes: 0 no fault (there may be warnings), 1 the file can't be read, 2 faults
 
 Example:

@@ -32,8 +32,8 @@ enum Command {
     Drain(control::Options),
     /// Show what the running sidecar is doing
     Status(control::Options),
-    /// Check configuration files
-    #[command(subcommand)]
+    /// Check configuration files, show the settings in force
+    #[command(subcommand, after_help = config::EXAMPLES)]
     Config(config::Command),
     /// Play a pod deletion twice, without ebbtide and with it, and count what is lost
     Demo(demo::Options),

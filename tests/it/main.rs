@@ -14,3 +14,9 @@ mod harness;
 mod kubelet_selftest;
 
 mod toys_selftest;
+
+mod surface;
+
+mod deploy;
+
+mod tidy;

@@ -1,0 +1,160 @@
+//! Owns tests of the example workload: what it must say, and that ebbtide takes what it says.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebbtide::config::{Direction, Environment, Mode, load};
+use ebbtide::lifecycle::budget;
+use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use serde_json::{Value, json};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/example")
+}
+
+fn read(name: &str) -> Value {
+    let text = std::fs::read_to_string(folder().join(name)).unwrap();
+    let documents = Yaml::load_from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(documents.len(), 1, "{name}");
+    to_json(&documents[0])
+}
+
+fn to_json(yaml: &Yaml<'_>) -> Value {
+    match yaml {
+        Yaml::Value(Scalar::Null) => Value::Null,
+        Yaml::Value(Scalar::Boolean(value)) => json!(value),
+        Yaml::Value(Scalar::Integer(value)) => json!(value),
+        Yaml::Value(Scalar::FloatingPoint(value)) => json!(value.into_inner()),
+        Yaml::Value(Scalar::String(value)) => json!(value),
+        Yaml::Sequence(items) => items.iter().map(to_json).collect(),
+        Yaml::Mapping(mapping) => Value::Object(
+            mapping.iter().map(|(key, value)| (key.as_str().unwrap().to_owned(), to_json(value))).collect(),
+        ),
+        other => panic!("not plain YAML: {other:?}"),
+    }
+}
+
+fn pod() -> Value {
+    read("deployment.yaml")["spec"]["template"]["spec"].clone()
+}
+
+fn sidecar() -> Value {
+    pod()["initContainers"][0].clone()
+}
+
+/// The variables as the kubelet would set them, with this pod IP.
+fn environment(pod_ip: &str) -> BTreeMap<String, String> {
+    let container = sidecar();
+    let mut variables = BTreeMap::new();
+    for variable in container["env"].as_array().unwrap() {
+        let name = variable["name"].as_str().unwrap().to_owned();
+        let value = match variable["value"].as_str() {
+            Some(text) => variables.iter().fold(text.to_owned(), |text, (name, value): (&String, &String)| {
+                text.replace(&format!("$({name})"), value)
+            }),
+            None => {
+                assert_eq!(variable["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
+                pod_ip.to_owned()
+            }
+        };
+        assert!(!value.contains("$("), "{name}: a variable that is used must stand above");
+        variables.insert(name, value);
+    }
+    variables
+}
+
+#[test]
+fn the_sidecar_is_native_and_first_and_has_its_own_hook() {
+    let sidecar = sidecar();
+    assert_eq!(sidecar["name"], "ebbtide");
+    assert_eq!(sidecar["restartPolicy"], "Always");
+    assert_eq!(sidecar["lifecycle"]["preStop"], json!({"exec": {"command": ["/ebbtide", "drain"]}}));
+    assert_eq!(sidecar["startupProbe"]["httpGet"], json!({"path": "/startupz", "port": 14090}));
+    let readiness = &sidecar["readinessProbe"];
+    assert_eq!(readiness["httpGet"], json!({"path": "/readyz", "port": 14090}));
+    assert_eq!((&readiness["periodSeconds"], &readiness["failureThreshold"]), (&json!(2), &json!(1)));
+    assert_eq!(sidecar["livenessProbe"], Value::Null);
+    let mount = &sidecar["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], "/run/ebbtide");
+    let volume = pod()["volumes"].as_array().unwrap().iter().find(|one| one["name"] == mount["name"]).cloned();
+    assert!(volume.unwrap()["emptyDir"].is_object());
+}
+
+#[test]
+fn every_app_container_has_the_blocking_hook() {
+    let containers = pod()["containers"].as_array().unwrap().clone();
+    assert!(!containers.is_empty());
+    for container in containers {
+        // No host, and a number: a named port would be looked up in the app's container.
+        assert_eq!(container["lifecycle"]["preStop"], json!({"httpGet": {"path": "/app-stop", "port": 14090}}));
+        assert_eq!(container["volumeMounts"].to_string().matches("ebbtide").count(), 0, "the socket is ebbtide's own");
+    }
+}
+
+#[test]
+fn all_containers_fit_the_restricted_standard() {
+    let pod = pod();
+    assert_eq!(pod["securityContext"], json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}));
+    assert_eq!(pod["automountServiceAccountToken"], json!(false));
+    let containers = [&pod["initContainers"], &pod["containers"]];
+    for container in containers.into_iter().flat_map(|list| list.as_array().unwrap()) {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], json!(false));
+        assert_eq!(security["readOnlyRootFilesystem"], json!(true));
+        assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+        assert!(container["resources"]["requests"]["cpu"].is_string());
+        assert!(container["resources"]["limits"]["memory"].is_string());
+    }
+    let sidecar = sidecar();
+    assert_eq!(sidecar["securityContext"]["runAsUser"], json!(65532));
+    assert_eq!(sidecar["resources"]["limits"]["cpu"], Value::Null);
+    let connections = ebbtide::system::max_connections(1 << 20, Some(256 << 20));
+    assert_eq!((sidecar["resources"]["limits"]["memory"].as_str(), connections), (Some("256Mi"), 2048));
+}
+
+#[test]
+fn ebbtide_takes_the_environment_and_the_budget_fits() {
+    {
+        let loaded = load(None, &environment("10.1.2.3").into_iter().collect::<Environment>(), &[]).unwrap();
+        let config = loaded.config;
+        assert_eq!(config.mode, Mode::Sidecar);
+        assert_eq!(loaded.warnings, Vec::<String>::new());
+        assert_eq!(config.listeners.len(), 1);
+        assert_eq!(config.listeners[0].direction, Direction::Inbound);
+        assert_eq!(config.listeners[0].upstream.to_string(), "http://10.1.2.3:8080");
+        let grace = pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
+        assert_eq!(config.drain.grace_period, Duration::from_secs(grace));
+        let budget = budget::divide(config.mode, &config.drain);
+        assert_eq!(budget.shrunk, None);
+        let parts: Duration = budget.parts().iter().skip(1).map(|(_, length)| *length).sum();
+        assert_eq!(parts, config.drain.grace_period);
+
+        let ports = sidecar()["ports"].clone();
+        let service = read("service.yaml");
+        let web = config.listeners[0].bind.port();
+        assert_eq!(ports[0]["containerPort"], json!(web));
+        assert_eq!(service["spec"]["ports"][0]["targetPort"], json!(web));
+        assert_eq!(ports[1]["containerPort"], json!(config.admin.bind.port()));
+        assert_eq!(config.admin.bind.port(), 14090);
+    }
+}
+
+#[test]
+fn selectors_names_and_files_belong_together() {
+    let deployment = read("deployment.yaml");
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
+    assert_eq!(&read("service.yaml")["spec"]["selector"], labels);
+    let monitor = read("podmonitor.yaml");
+    assert_eq!(&monitor["spec"]["selector"]["matchLabels"], labels);
+    let port = monitor["spec"]["podMetricsEndpoints"][0]["port"].as_str().unwrap().to_owned();
+    assert_eq!(sidecar()["ports"][1]["name"], json!(port));
+    assert!(port.len() <= 15, "Kubernetes allows no longer port names");
+    let kustomization = read("kustomization.yaml");
+    for file in kustomization["resources"].as_array().unwrap() {
+        assert!(folder().join(file.as_str().unwrap()).is_file(), "{file}");
+    }
+    assert_eq!(kustomization["images"][0]["name"], sidecar()["image"]);
+    assert_eq!(kustomization["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));
+}

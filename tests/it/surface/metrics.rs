@@ -1,0 +1,176 @@
+//! Owns tests of `/metrics`: its form, its honesty through a deletion, and the page that explains it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ebbtide::telemetry::metrics::TABLE;
+use tokio::io::AsyncWriteExt;
+
+use super::{MOMENT, serving};
+use crate::harness::SOON;
+use crate::harness::app::{AppOptions, OnTerm};
+use crate::harness::client::{Pool, Raw, Request, fresh_id, send};
+use crate::harness::ebbtide::Config;
+use crate::harness::ebbtide::metrics::Metrics;
+use crate::harness::ebbtide::surface::get;
+use crate::harness::pod::{Event, Pod, Who};
+use crate::harness::process::Exit;
+use crate::harness::wait::Mono;
+
+/// The exposition obeys the table: every row with HELP and TYPE, and no sample that is not in it.
+fn assert_form(text: &str) {
+    let scrape = Metrics::parse(text);
+    for row in TABLE {
+        assert!(text.contains(&format!("# HELP {} {}\n", row.name, row.help)), "{} has no HELP\n{text}", row.name);
+        assert!(text.contains(&format!("# TYPE {} {}\n", row.name, row.kind)), "{} has no TYPE\n{text}", row.name);
+        let Some((label, values)) = row.label else {
+            assert!(scrape.value(row.name, &[]).is_some(), "{} has no sample", row.name);
+            continue;
+        };
+        for value in values {
+            assert!(scrape.value(row.name, &[(label, value)]).is_some(), "{}{{{label}={value:?}}}", row.name);
+        }
+        let samples = scrape.all(row.name, &[]).count();
+        assert!(samples == values.len() || (values.is_empty() && samples > 0), "{} has {samples} samples", row.name);
+    }
+    for name in scrape.names() {
+        assert!(TABLE.iter().any(|row| row.name == name), "{name} is not in the table");
+    }
+    let phases: Vec<f64> = scrape.all("ebbtide_phase", &[]).map(|sample| sample.value).collect();
+    assert_eq!(phases.iter().sum::<f64>(), 1.0, "one phase at a time: {phases:?}");
+}
+
+/// Every counter's samples, by name and label.
+fn counters(scrape: &Metrics) -> BTreeMap<String, f64> {
+    let rows = TABLE.iter().filter(|row| row.kind == "counter");
+    rows.flat_map(|row| scrape.all(row.name, &[])).map(|s| (format!("{}{:?}", s.name, s.labels), s.value)).collect()
+}
+
+#[tokio::test]
+async fn the_exposition_is_what_the_table_says() {
+    let (_app, ebbtide) = serving(Config::new()).await;
+    assert_form(&ebbtide.get("/metrics").await.unwrap().body);
+    for row in TABLE {
+        assert_eq!(row.kind == "counter", row.name.ends_with("_total"), "{}", row.name);
+        assert!(row.name.starts_with("ebbtide_") && row.help.ends_with('.'), "{}", row.name);
+    }
+}
+
+#[tokio::test]
+async fn promtool_has_nothing_to_say() {
+    let (_app, ebbtide) = serving(Config::new()).await;
+    let text = ebbtide.get("/metrics").await.unwrap().body;
+    let promtool = tokio::process::Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        eprintln!("skipped: no promtool here (it is in Debian's package prometheus)");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).await.unwrap();
+    let output = promtool.wait_with_output().await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (b"".as_slice(), b"".as_slice()));
+}
+
+/// C98: from start to exit somebody who scrapes sees the drain, and the report says the same.
+#[tokio::test]
+async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
+    let app = AppOptions { on_term: OnTerm::ExitAfter(Duration::from_secs(1)), ..AppOptions::default() };
+    let pod = Pod::builder().grace(14).hold("2s").app_stop("2s").app(app).start().await;
+    pod.ready().await;
+    let ebbtide = pod.ebbtide();
+    let admin = pod.admin();
+    let scraping = tokio::spawn(async move {
+        let mut scrapes = Vec::new();
+        while let Ok(got) = get(admin, "/metrics", "Prometheus/3.0", SOON).await {
+            assert_eq!(got.status, 200);
+            scrapes.push((Mono::now(), got.body));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        scrapes
+    });
+
+    // The script: 30 requests before t0, 20 in the hold, one app error, one client that leaves, an idle connection.
+    let pool = Pool::new(pod.address(), 5);
+    for _ in 0..30 {
+        assert!(pool.send(&Request::echo(100), &fresh_id(), SOON).await.1.is_some());
+    }
+    assert!(send(pod.address(), &Request::get("/status?code=500"), SOON).await.is_ok());
+    let mut leaves = Raw::connect(pod.address()).await.unwrap();
+    leaves.send("GET /chunks?n=1000&every_ms=20 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    leaves.read_until(b"piece 1", SOON).await.unwrap();
+    leaves.reset();
+    ebbtide.metric_becomes("ebbtide_requests_total", &[("outcome", "abandoned")], SOON, |n| n == 1.0).await;
+    let deletion = pod.delete(14);
+    let t0 = pod.timeline().wait_for(Event::Deleting(14), SOON).await;
+    tokio::time::sleep(MOMENT).await;
+    for _ in 0..20 {
+        assert!(pool.send(&Request::echo(100), &fresh_id(), SOON).await.1.is_some());
+    }
+    deletion.finished().await;
+    let scrapes = scraping.await.unwrap();
+
+    let exit = pod.timeline().at(Event::Exited(Who::Ebbtide, Exit::Code(0)));
+    let (last_at, last) = scrapes.last().unwrap();
+    assert!(exit.since(*last_at) < Duration::from_millis(400), "no scrape near the exit\n{}", pod.timeline().table());
+    let mut before = BTreeMap::new();
+    let mut phases = Vec::new();
+    for (_, text) in &scrapes {
+        assert_form(text);
+        let scrape = Metrics::parse(text);
+        let now = counters(&scrape);
+        for (name, value) in &before {
+            assert!(now[name] >= *value, "{name} went from {value} to {}", now[name]);
+        }
+        before = now;
+        phases.extend(scrape.all("ebbtide_phase", &[]).filter(|s| s.value == 1.0).map(|s| s.labels["phase"].clone()));
+    }
+    phases.dedup();
+    assert_eq!(phases, ["serving", "holding", "draining", "lingering"]);
+
+    let last = Metrics::parse(last);
+    let value = |name: &str, label: &[(&str, &str)]| last.value(name, label).unwrap();
+    let by_outcome = |outcome| value("ebbtide_requests_total", &[("outcome", outcome)]);
+    assert_eq!([by_outcome("app_2xx"), by_outcome("app_5xx"), by_outcome("abandoned")], [50.0, 1.0, 1.0]);
+    assert_eq!(last.sum("ebbtide_requests_total", &[]), 52.0);
+    assert_eq!(last.sum("ebbtide_in_flight", &[]) + value("ebbtide_connections", &[]), 0.0);
+    assert_eq!(last.sum("ebbtide_forced_endings_total", &[]), 0.0);
+    assert_eq!(value("ebbtide_requests_after_termination_total", &[]), 20.0);
+    let arrival = value("ebbtide_last_arrival_after_termination_seconds", &[]);
+    assert!((0.2..1.5).contains(&arrival), "{arrival}");
+    let hold = value("ebbtide_hold_duration_seconds", &[]);
+    assert!((2.0..2.2).contains(&hold), "{hold}");
+    let started = value("ebbtide_termination_start_time_seconds", &[]);
+    let real = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((real - started - t0.elapsed().as_secs_f64()).abs() < 0.5, "{started}");
+    assert_eq!(value("ebbtide_own_hook_missing", &[]) + value("ebbtide_app_hook_missing", &[]), 0.0);
+
+    // The report, in the termination message and in the log, has the same numbers.
+    let report = ebbtide.report(SOON).await;
+    let logged = ebbtide.log_events("termination report");
+    assert_eq!(logged.len(), 1);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(logged[0]["report"].as_str().unwrap()).unwrap(), report);
+    assert_eq!(report["outcome"], "drained");
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert_eq!(number("hold_seconds"), hold);
+    assert_eq!(number("drain_seconds"), value("ebbtide_drain_duration_seconds", &[]));
+    assert_eq!(number("requests_after_termination"), 20.0);
+    assert_eq!(number("late_arrivals"), value("ebbtide_late_arrivals_total", &[]));
+    assert_eq!(number("late_refusals"), value("ebbtide_late_refusals_total", &[]));
+    assert!((number("last_arrival_seconds") - arrival).abs() < 0.001);
+    for (part, label, metric) in [
+        ("requests", "outcome", "ebbtide_requests_total"),
+        ("notices", "kind", "ebbtide_notices_total"),
+        ("forced", "kind", "ebbtide_forced_endings_total"),
+        ("budget", "part", "ebbtide_budget_seconds"),
+    ] {
+        for sample in last.all(metric, &[]) {
+            let told = report[part][&sample.labels[label]].as_f64().unwrap_or(0.0);
+            assert_eq!(told, sample.value, "{part}.{}: {report}", sample.labels[label]);
+        }
+    }
+}
