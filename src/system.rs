@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors kept for listeners, the admin port, logs and the runtime.
 const RESERVED_DESCRIPTORS: u64 = 256;
-/// Memory that a busy connection may take at the worst, with its buffers on both sides.
-const BYTES_PER_CONNECTION: u64 = 256 * 1024;
+/// Planned for: most connections are idle (4 KiB), one in eight is busy with full buffers on both sides (128 KiB).
+const BYTES_PER_CONNECTION: u64 = 20 * 1024;
 /// Never less, however little memory there is.
 const FEWEST_CONNECTIONS: u64 = 128;
 
@@ -23,10 +23,10 @@ pub fn raise_descriptor_limit() -> u64 {
 
 /// Most downstream connections at once, given the descriptors and the cgroup's memory limit in bytes.
 pub fn max_connections(descriptors: u64, memory: Option<u64>) -> usize {
-    // Each may need a descriptor towards the app as well.
-    let by_descriptors = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / 2;
-    // Most connections are idle and cost little; half of them busy at once is the worst that is planned for.
-    let by_memory = memory.map_or(u64::MAX, |bytes| bytes * 2 / BYTES_PER_CONNECTION);
+    // A busy one needs a descriptor towards the app as well; never more than every second one is busy.
+    let by_descriptors = descriptors.saturating_sub(RESERVED_DESCRIPTORS) * 2 / 3;
+    // A quarter of the memory is for everything else.
+    let by_memory = memory.map_or(u64::MAX, |bytes| bytes / 4 * 3 / BYTES_PER_CONNECTION);
     let most = by_descriptors.min(by_memory).max(FEWEST_CONNECTIONS.min(by_descriptors.max(1)));
     usize::try_from(most).unwrap_or(usize::MAX)
 }
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn connections_follow_the_scarcer_of_descriptors_and_memory() {
-        assert_eq!(max_connections(20_256, None), 10_000);
-        assert_eq!(max_connections(1_000_000, Some(64 << 20)), 512);
+        assert_eq!(max_connections(15_256, None), 10_000);
+        assert_eq!(max_connections(1_000_000, Some(64 << 20)), 2457);
         assert_eq!(max_connections(1_000_000, Some(1 << 20)), 128);
-        assert_eq!(max_connections(300, Some(1 << 20)), 22);
+        assert_eq!(max_connections(300, Some(1 << 20)), 29);
     }
 }
