@@ -8,21 +8,15 @@ use std::task::Poll;
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::Instant;
 
 use super::access::Access;
 use super::body::{AppBody, Body, Exchange, RequestBody, Upstream};
 use super::headers::{self, UpgradeRequest};
 use super::response::{Reason, respond};
-use super::{Inbound, tunnel};
-use crate::lifecycle::in_flight::{Permit, Work};
+use super::{Inbound, tunnel, way};
 use crate::lifecycle::phase::Phase;
-use crate::lifecycle::{Counted, Gate};
 use crate::listener::conn::{Active, Conn, Doing};
-use crate::telemetry::metrics::{Dial, Forced, Notice, Parked, RequestOutcome};
-use crate::upstream::connect::DialError;
-use crate::upstream::park::{Unparked, park};
-use crate::upstream::pool::Pooled;
+use crate::telemetry::metrics::{Forced, Notice, RequestOutcome};
 
 /// What is known of the request beside its own parts.
 struct Asked {
@@ -32,9 +26,6 @@ struct Asked {
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
 }
-
-/// A way to the app, or the reason why there is none.
-type Way = Result<(Permit, Pooled), Reason>;
 
 /// A copy of a request that may be sent twice: safe or idempotent, without a body, on a reused connection.
 struct Again {
@@ -99,9 +90,9 @@ async fn exchange(
     let mut next = Request::from_parts(parts, RequestBody::new(body, conn));
     let mut retried = false;
     loop {
-        let (permit, mut upstream) = match if retried { None } else { open_way(inbound) } {
+        let (permit, mut upstream) = match if retried { None } else { way::open(inbound) } {
             Some(way) => way,
-            None => Box::pin(way_to_app(conn, inbound, retried)).await?,
+            None => Box::pin(way::pooled(conn, inbound, retried)).await?,
         };
         if !retried {
             note_forwarded(inbound);
@@ -146,131 +137,6 @@ async fn exchange(
                 inbound.worker.metrics.retries.add(0);
             }
         }
-    }
-}
-
-/// The common case of [`way_to_app`]: the gate is open and a connection is idle.
-fn open_way(inbound: &Inbound) -> Option<(Permit, Pooled)> {
-    let lifecycle = inbound.worker.lifecycle;
-    let permit = lifecycle.permit(inbound.number, Work::Request);
-    if lifecycle.gate(inbound.number) != Gate::Open || !lifecycle.upstream(inbound.number).is_up() {
-        return None;
-    }
-    Some((permit, inbound.pool.take()?))
-}
-
-/// A permit and a connection: the permit first, then the gate, then the app.
-async fn way_to_app(conn: &Rc<Conn>, inbound: &Rc<Inbound>, fresh: bool) -> Way {
-    let lifecycle = inbound.worker.lifecycle;
-    let metrics = inbound.worker.metrics;
-    let mut room = Waiting::new(inbound);
-    loop {
-        let permit = lifecycle.permit(inbound.number, Work::Request);
-        let gate = lifecycle.gate(inbound.number);
-        if gate == Gate::Closed {
-            metrics.late_refusals.add(0);
-            return Err(Reason::DrainOver);
-        }
-        let terminating = || lifecycle.snapshot().phase.is_terminating();
-        let up = lifecycle.upstream(inbound.number).is_up();
-        if gate == Gate::Paused || (!up && !terminating()) {
-            drop(permit);
-            room.wait().await?;
-            continue;
-        }
-        if !fresh && let Some(pooled) = inbound.pool.take() {
-            room.leave(if terminating() { Parked::Released } else { Parked::Forwarded });
-            return Ok((permit, pooled));
-        }
-        // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
-        let _turn = if room.has_waited() { inbound.dial_turns.acquire().await.ok() } else { None };
-        let Some(dialled) = unless_forced(conn, inbound.pool.connect()).await else {
-            inbound.worker.count_forced(Forced::RequestUnsent);
-            return Err(Reason::CutUnsent);
-        };
-        match dialled {
-            Ok(pooled) => {
-                lifecycle.upstream_accepted(inbound.number);
-                metrics.dials.add(Dial::Ok as usize);
-                room.leave(if terminating() { Parked::Released } else { Parked::Forwarded });
-                return Ok((permit, pooled));
-            }
-            Err(DialError::Refused) => {
-                lifecycle.upstream_refused(inbound.number);
-                metrics.dials.add(Dial::Refused as usize);
-                drop(permit);
-                if terminating() {
-                    room.leave(Parked::Released);
-                    return Err(Reason::AppGone);
-                }
-                room.wait().await?;
-            }
-            Err(error) => {
-                metrics.dials.add(Dial::Failed as usize);
-                tracing::warn!(
-                    listener = inbound.name,
-                    error = crate::telemetry::logging::chain(&error),
-                    "dialling the app failed"
-                );
-                room.leave(Parked::TimedOut);
-                return Err(Reason::AppUnreachable);
-            }
-        }
-    }
-}
-
-/// One request's stay in the waiting room, over several waits.
-struct Waiting<'a> {
-    inbound: &'a Inbound,
-    place: Option<Counted>,
-    deadline: Option<Instant>,
-}
-
-// === impl Waiting ===
-
-impl<'a> Waiting<'a> {
-    const fn new(inbound: &'a Inbound) -> Self {
-        Self { inbound, place: None, deadline: None }
-    }
-
-    const fn has_waited(&self) -> bool {
-        self.deadline.is_some()
-    }
-
-    async fn wait(&mut self) -> Result<(), Reason> {
-        let worker = &self.inbound.worker;
-        let rules = worker.config.parking;
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + rules.wait_timeout);
-        let unparked = park(worker.lifecycle, self.inbound.number, rules.max_requests, deadline, &mut self.place).await;
-        match unparked {
-            Unparked::LookAgain => Ok(()),
-            Unparked::TimedOut => {
-                self.leave(Parked::TimedOut);
-                Err(Reason::AppDown)
-            }
-            Unparked::Full => {
-                worker.metrics.parked.add(Parked::Full as usize);
-                Err(Reason::ParkingFull)
-            }
-        }
-    }
-
-    /// Counts how the stay ended, if there was one.
-    fn leave(&mut self, outcome: Parked) {
-        if self.place.take().is_some() {
-            self.inbound.worker.metrics.parked.add(outcome as usize);
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let outcome = if self.inbound.worker.lifecycle.snapshot().phase.is_terminating() {
-            Parked::Released
-        } else {
-            Parked::Abandoned
-        };
-        self.leave(outcome);
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod http1;
 pub mod forward;
+pub mod way;
 pub mod headers;
 pub mod body;
 pub mod response;

@@ -12,18 +12,16 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
-use super::Inbound;
 use super::body::{Body, Exchange, RequestBody, Upstream};
 use super::forward::{answer, outcome_of, unless_forced};
 use super::relay::{Flow, Relay};
 use super::response::Reason;
-use crate::lifecycle::Gate;
-use crate::lifecycle::in_flight::Work;
+use super::{Inbound, way};
 use crate::listener::conn::{Active, Ask, Conn, Doing, Upgrade};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
-use crate::telemetry::metrics::{Dial, Forced, Notice, RequestOutcome};
-use crate::upstream::connect::{DialError, UpstreamIo, dial};
+use crate::telemetry::metrics::{Forced, Notice, RequestOutcome};
+use crate::upstream::connect::UpstreamIo;
 
 /// Silence that makes a moment quiet enough to close a tunnel in.
 const QUIET: Duration = Duration::from_millis(50);
@@ -36,29 +34,8 @@ pub async fn open(
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
     let conn = active.conn();
-    let lifecycle = inbound.worker.lifecycle;
     let metrics = inbound.worker.metrics;
-    let permit = lifecycle.permit(inbound.number, Work::Tunnel);
-    if lifecycle.gate(inbound.number) == Gate::Closed {
-        metrics.late_refusals.add(0);
-        return Err(Reason::DrainOver);
-    }
-    let terminating = lifecycle.snapshot().phase.is_terminating();
-    let stream = match dial(inbound.pool.upstream()).await {
-        Ok(stream) => stream,
-        Err(DialError::Refused) => {
-            metrics.dials.add(Dial::Refused as usize);
-            lifecycle.upstream_refused(inbound.number);
-            // A client opens a tunnel anew by itself; parking it would only hide that the app is down.
-            return Err(if terminating { Reason::AppGone } else { Reason::AppDown });
-        }
-        Err(_) => {
-            metrics.dials.add(Dial::Failed as usize);
-            return Err(Reason::AppUnreachable);
-        }
-    };
-    metrics.dials.add(Dial::Ok as usize);
-    lifecycle.upstream_accepted(inbound.number);
+    let (permit, stream) = way::single(conn, inbound).await?;
     let io = UpstreamIo::new(stream);
     let client = inbound.pool.client();
     let (mut sender, connection) = client.handshake(TokioIo::new(io)).await.map_err(|_| Reason::AppBroke)?;

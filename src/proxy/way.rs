@@ -1,0 +1,153 @@
+//! The way of a request to the app: a permit first, then the gate, then a connection; waiting where that helps.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use super::Inbound;
+use super::forward::unless_forced;
+use super::response::Reason;
+use crate::lifecycle::in_flight::{Permit, Work};
+use crate::lifecycle::{Counted, Gate};
+use crate::listener::conn::Conn;
+use crate::telemetry::logging::chain;
+use crate::telemetry::metrics::{Dial, Forced, Parked};
+use crate::upstream::connect::{DialError, Stream, dial};
+use crate::upstream::park::{Unparked, park};
+use crate::upstream::pool::Pooled;
+
+/// The common case of [`pooled`]: the gate is open and a connection is idle.
+pub fn open(inbound: &Inbound) -> Option<(Permit, Pooled)> {
+    let lifecycle = inbound.worker.lifecycle;
+    let permit = lifecycle.permit(inbound.number, Work::Request);
+    if lifecycle.gate(inbound.number) != Gate::Open || !lifecycle.upstream(inbound.number).is_up() {
+        return None;
+    }
+    Some((permit, inbound.pool.take()?))
+}
+
+/// A permit and a connection for one request; `fresh` asks for one that has served nothing yet.
+pub async fn pooled(conn: &Rc<Conn>, inbound: &Rc<Inbound>, fresh: bool) -> Result<(Permit, Pooled), Reason> {
+    let idle = || if fresh { None } else { inbound.pool.take() };
+    find(conn, inbound, Work::Request, idle, async || inbound.pool.connect().await).await
+}
+
+/// A permit and a connection of its own for a tunnel.
+pub async fn single(conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Result<(Permit, Stream), Reason> {
+    find(conn, inbound, Work::Tunnel, || None, async || dial(inbound.pool.upstream()).await).await
+}
+
+async fn find<T>(
+    conn: &Rc<Conn>,
+    inbound: &Rc<Inbound>,
+    work: Work,
+    idle: impl Fn() -> Option<T>,
+    connect: impl AsyncFn() -> Result<T, DialError>,
+) -> Result<(Permit, T), Reason> {
+    let lifecycle = inbound.worker.lifecycle;
+    let metrics = inbound.worker.metrics;
+    let terminating = || lifecycle.snapshot().phase.is_terminating();
+    let mut stay = Stay::new(inbound);
+    loop {
+        let permit = lifecycle.permit(inbound.number, work);
+        let gate = lifecycle.gate(inbound.number);
+        if gate == Gate::Closed {
+            metrics.late_refusals.add(0);
+            return Err(Reason::DrainOver);
+        }
+        let up = lifecycle.upstream(inbound.number).is_up();
+        if gate == Gate::Paused || (!up && !terminating()) {
+            drop(permit);
+            stay.wait().await?;
+            continue;
+        }
+        if let Some(found) = idle() {
+            stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
+            return Ok((permit, found));
+        }
+        let dialled = {
+            // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
+            let _turn = if stay.has_begun() { inbound.dial_turns.acquire().await.ok() } else { None };
+            unless_forced(conn, connect()).await
+        };
+        let Some(dialled) = dialled else {
+            inbound.worker.count_forced(Forced::RequestUnsent);
+            return Err(Reason::CutUnsent);
+        };
+        match dialled {
+            Ok(found) => {
+                lifecycle.upstream_accepted(inbound.number);
+                metrics.dials.add(Dial::Ok as usize);
+                stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
+                return Ok((permit, found));
+            }
+            Err(DialError::Refused) => {
+                lifecycle.upstream_refused(inbound.number);
+                metrics.dials.add(Dial::Refused as usize);
+                drop(permit);
+                if terminating() {
+                    stay.end(Parked::Released);
+                    return Err(Reason::AppGone);
+                }
+                stay.wait().await?;
+            }
+            Err(error) => {
+                metrics.dials.add(Dial::Failed as usize);
+                tracing::warn!(listener = inbound.name, error = chain(&error), "dialling the app failed");
+                stay.end(Parked::TimedOut);
+                return Err(Reason::AppUnreachable);
+            }
+        }
+    }
+}
+
+/// One request's stay in the waiting room, over several waits.
+struct Stay<'a> {
+    inbound: &'a Inbound,
+    place: Option<Counted>,
+    deadline: Option<Instant>,
+}
+
+// === impl Stay ===
+
+impl<'a> Stay<'a> {
+    const fn new(inbound: &'a Inbound) -> Self {
+        Self { inbound, place: None, deadline: None }
+    }
+
+    const fn has_begun(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    async fn wait(&mut self) -> Result<(), Reason> {
+        let worker = &self.inbound.worker;
+        let rules = worker.config.parking;
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + rules.wait_timeout);
+        let unparked = park(worker.lifecycle, self.inbound.number, rules.max_requests, deadline, &mut self.place).await;
+        match unparked {
+            Unparked::LookAgain => Ok(()),
+            Unparked::TimedOut => {
+                self.end(Parked::TimedOut);
+                Err(Reason::AppDown)
+            }
+            Unparked::Full => {
+                worker.metrics.parked.add(Parked::Full as usize);
+                Err(Reason::ParkingFull)
+            }
+        }
+    }
+
+    /// Counts how the stay ended, if there was one.
+    fn end(&mut self, outcome: Parked) {
+        if self.place.take().is_some() {
+            self.inbound.worker.metrics.parked.add(outcome as usize);
+        }
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        let terminating = self.inbound.worker.lifecycle.snapshot().phase.is_terminating();
+        self.end(if terminating { Parked::Released } else { Parked::Abandoned });
+    }
+}
