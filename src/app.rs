@@ -6,6 +6,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::admin::Admin;
@@ -58,8 +59,8 @@ struct Reporter {
     budget: Budget,
 }
 
-/// Workers get this long to answer what waits in their accept queues.
-const WORKERS_END: Duration = Duration::from_millis(600);
+/// For the last answers: of the workers to what waits in their accept queues, of the admin port to released hooks.
+const LAST_ANSWERS: Duration = Duration::from_millis(600);
 
 /// Runs ebbtide until it has drained.
 ///
@@ -119,7 +120,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let mut reporter = Reporter { lifecycle, admin, metrics, config: Arc::clone(&config), budget };
     let outcome = driver.run(&mut reporter).await;
     drop(sockets);
-    wait_for(workers).await;
+    wait_for(workers, metrics).await;
     remove_socket_file(&config);
     tracing::info!(outcome = ?outcome, "exiting");
     Ok(outcome)
@@ -198,9 +199,11 @@ fn start_workers(
 }
 
 /// Not joined without a limit: a worker that hangs must not keep the process.
-async fn wait_for(workers: Vec<std::thread::JoinHandle<()>>) {
-    let end = tokio::time::Instant::now() + WORKERS_END;
-    while workers.iter().any(|worker| !worker.is_finished()) && tokio::time::Instant::now() < end {
+async fn wait_for(workers: Vec<std::thread::JoinHandle<()>>, metrics: &Metrics) {
+    let end = tokio::time::Instant::now() + LAST_ANSWERS;
+    let answering =
+        || workers.iter().any(|worker| !worker.is_finished()) || metrics.app_hooks_open.load(Ordering::Relaxed) > 0;
+    while answering() && tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -295,7 +295,8 @@ impl Machine {
     /// Facts for the report.
     pub fn findings(&self) -> Findings {
         Findings {
-            app_hook_missing: self.hook_expected && !self.ever_joined,
+            // Known only in the end: it may come some milliseconds after the own hook.
+            app_hook_missing: self.hook_expected && !self.ever_joined && self.snapshot.phase >= Phase::Lingering,
             app_restarts: self.restart.seen(),
             ..self.findings
         }

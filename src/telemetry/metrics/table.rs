@@ -1,0 +1,205 @@
+//! Every metric of ebbtide and every label value, in one table.
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// As exposed.
+    pub name: &'static str,
+    /// `counter` or `gauge`.
+    pub kind: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// Label name and its values; values `&[]` are names from the configuration.
+    pub label: Option<(&'static str, &'static [&'static str])>,
+}
+
+macro_rules! label_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+        impl $name {
+            /// Label values in the order of the variants.
+            pub const NAMES: &'static [&'static str] = &[$($text,)+];
+            /// The label value.
+            pub const fn name(self) -> &'static str { Self::NAMES[self as usize] }
+        }
+    };
+}
+
+label_enum! {
+    /// How a request ended, for `ebbtide_requests_total`.
+    RequestOutcome {
+        /// 101 and a tunnel.
+        Upgraded => "upgraded",
+        /// The app answered 2xx.
+        App2xx => "app_2xx",
+        /// The app answered 3xx.
+        App3xx => "app_3xx",
+        /// The app answered 4xx.
+        App4xx => "app_4xx",
+        /// The app answered 5xx.
+        App5xx => "app_5xx",
+        /// 503 by ebbtide: nothing has reached the app.
+        Unavailable => "unavailable",
+        /// 502 by ebbtide: the app's connection broke before its answer.
+        BadGateway => "bad_gateway",
+        /// 504 by ebbtide at the drain deadline: sent to the app, no answer in time.
+        GatewayTimeout => "gateway_timeout",
+        /// 4xx or 505 by ebbtide: the request was not acceptable.
+        Rejected => "rejected",
+        /// The app's connection broke in the middle of the answer.
+        Broken => "broken",
+        /// Cut by ebbtide at the drain deadline in the middle of the answer.
+        Cut => "cut",
+        /// The client left before the end.
+        Abandoned => "abandoned",
+    }
+}
+
+label_enum! {
+    /// What a downstream connection spoke, for `ebbtide_connections_total`.
+    Protocol {
+        /// HTTP/1.0 or 1.1.
+        Http1 => "http1",
+        /// An HTTP/2 preface.
+        Http2 => "http2",
+        /// Closed without a byte.
+        Silent => "silent",
+        /// An outbound relay.
+        Outbound => "outbound",
+    }
+}
+
+label_enum! {
+    /// How clients were told to go, for `ebbtide_notices_total`.
+    Notice {
+        /// `Connection: close` on a response.
+        ConnectionClose => "connection_close",
+        /// An idle connection was closed.
+        IdleClose => "idle_close",
+        /// A tunnel was closed at a quiet moment.
+        TunnelClose => "tunnel_close",
+    }
+}
+
+label_enum! {
+    /// What was ended by force, for `ebbtide_forced_endings_total`.
+    Forced {
+        /// 503: nothing had reached the app.
+        RequestUnsent => "request_unsent",
+        /// 504: the app had not answered.
+        RequestUnanswered => "request_unanswered",
+        /// A response was broken off.
+        Response => "response",
+        /// A tunnel was cut in the middle of traffic.
+        Tunnel => "tunnel",
+        /// A request head had not come in full: 408.
+        RequestHead => "request_head",
+        /// A client that did not read was dropped.
+        Stalled => "stalled",
+    }
+}
+
+label_enum! {
+    /// What became of a parked request, for `ebbtide_parked_requests_total`.
+    Parked {
+        /// The app accepted again.
+        Forwarded => "forwarded",
+        /// `parking.wait_timeout` went by.
+        TimedOut => "timed_out",
+        /// `parking.max_requests` were waiting already.
+        Full => "full",
+        /// The termination began while it waited.
+        Released => "released",
+        /// The client left.
+        Abandoned => "abandoned",
+    }
+}
+
+label_enum! {
+    /// Dials to inbound upstreams, for `ebbtide_upstream_connects_total`.
+    Dial {
+        /// Accepted.
+        Ok => "ok",
+        /// Refused.
+        Refused => "refused",
+        /// Any other failure.
+        Failed => "failed",
+    }
+}
+
+label_enum! {
+    /// Why a downstream connection was closed by ebbtide before its time, for `ebbtide_connections_rejected_total`.
+    Reject {
+        /// The head did not come within `limits.header_timeout`.
+        HeaderTimeout => "header_timeout",
+        /// Not a valid HTTP/1 head.
+        BadRequest => "bad_request",
+        /// A head beyond `limits.header_bytes`.
+        HeadTooLarge => "head_too_large",
+        /// HTTP/2, which this version does not speak.
+        Http2 => "http2",
+    }
+}
+
+const PHASES: &[&str] = &["starting", "serving", "holding", "draining", "closing", "lingering", "terminated"];
+const PARTS: &[&str] = &["grace_period", "hold", "drain", "close", "app_stop", "margin"];
+const WORK: &[&str] = &["request", "tunnel"];
+
+const fn counter(name: &'static str, help: &'static str) -> Row {
+    Row { name, kind: "counter", help, label: None }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Row {
+    Row { name, kind: "gauge", help, label: None }
+}
+
+const fn by(row: Row, label: &'static str, values: &'static [&'static str]) -> Row {
+    Row { label: Some((label, values)), ..row }
+}
+
+/// All metrics; docs/user/metrics.md has the same rows.
+pub const TABLE: &[Row] = &[
+    by(gauge("ebbtide_build_info", "1, with the version as label."), "version", &[env!("CARGO_PKG_VERSION")]),
+    gauge("ebbtide_start_time_seconds", "Unix time of the process start."),
+    by(gauge("ebbtide_phase", "1 for the phase the process is in, 0 for the others."), "phase", PHASES),
+    by(gauge("ebbtide_in_flight", "Work in flight to the app."), "kind", WORK),
+    gauge("ebbtide_connections", "Downstream connections open on inbound listeners."),
+    gauge("ebbtide_connections_max", "Limit of downstream connections; beyond it they stay in the backlog."),
+    gauge("ebbtide_outbound_connections", "Connections open on outbound listeners."),
+    by(counter("ebbtide_connections_total", "Closed connections by what they spoke."), "protocol", Protocol::NAMES),
+    by(
+        counter("ebbtide_connections_rejected_total", "Connections closed for what they sent."),
+        "reason",
+        Reject::NAMES,
+    ),
+    by(counter("ebbtide_requests_total", "Finished requests by outcome."), "outcome", RequestOutcome::NAMES),
+    by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
+    by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
+    gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),
+    by(counter("ebbtide_parked_requests_total", "Parked requests by what became of them."), "outcome", Parked::NAMES),
+    by(
+        counter("ebbtide_upstream_connects_total", "Connections dialled to the app for requests."),
+        "result",
+        Dial::NAMES,
+    ),
+    counter("ebbtide_upstream_retries_total", "Requests sent again because a reused connection had died."),
+    by(gauge("ebbtide_upstream_up", "1 while the app accepts."), "listener", &[]),
+    counter("ebbtide_requests_after_termination_total", "Requests that arrived at or after t0 and were forwarded."),
+    counter("ebbtide_late_arrivals_total", "Requests that arrived after the hold and were forwarded."),
+    counter("ebbtide_late_refusals_total", "Requests that were refused because the drain was over."),
+    counter("ebbtide_late_bytes_total", "Bytes that came after ebbtide had closed its side of a connection."),
+    gauge("ebbtide_last_arrival_after_termination_seconds", "Latest arrival that counts, seconds after t0."),
+    gauge("ebbtide_termination_start_time_seconds", "Unix time of t0; 0 before."),
+    gauge("ebbtide_hold_duration_seconds", "How long the hold took; 0 before its end."),
+    gauge("ebbtide_drain_duration_seconds", "How long the drain took after the hold; 0 before its end."),
+    by(gauge("ebbtide_budget_seconds", "Parts of the grace period as they are used."), "part", PARTS),
+    gauge("ebbtide_budget_shrunk", "1 if a part set by the user had to shrink to fit the grace period."),
+    gauge("ebbtide_own_hook_missing", "1 if the termination began with a signal in sidecar mode."),
+    gauge("ebbtide_app_hook_missing", "1 if no app hook has joined the termination in sidecar mode."),
+    gauge("ebbtide_app_hooks_open", "Calls of /app-stop that are being held."),
+    gauge("ebbtide_app_restarts", "App-only restarts announced by an app hook."),
+    counter("ebbtide_accept_errors_total", "Failed accepts (out of descriptors or memory)."),
+    counter("ebbtide_accept_pauses_total", "Times that accepting paused at the connection limit."),
+];
