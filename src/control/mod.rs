@@ -100,14 +100,15 @@ pub fn serve(socket: StdListener, admin: &Rc<Admin>) -> io::Result<()> {
 async fn answer(mut stream: UnixStream, admin: &Admin) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     let ours = rustix::process::getuid().as_raw();
-    // pid 0: a process of another pid namespace, which has got hold of the socket through a shared volume.
-    if peer.pid() == Some(0) || (peer.uid() != ours && peer.uid() != 0) {
-        tracing::warn!(pid = peer.pid(), uid = peer.uid(), "control request refused: not a process of this container");
-        return stream.write_all(b"{\"error\":\"refused: not a process of this container\"}\n").await;
-    }
+    // Read first: a peer whose line is left unread sees a broken pipe instead of its answer.
     let (reader, mut writer) = stream.split();
     let mut line = String::new();
     timeout(PATIENCE, BufReader::new(reader.take(LONGEST_LINE)).read_line(&mut line)).await??;
+    // pid 0: a process of another pid namespace, which has got hold of the socket through a shared volume.
+    if peer.pid() == Some(0) || (peer.uid() != ours && peer.uid() != 0) {
+        tracing::warn!(pid = peer.pid(), uid = peer.uid(), "control request refused: not a process of this container");
+        return writer.write_all(b"{\"error\":\"refused: not a process of this container\"}\n").await;
+    }
     let reply = match line.trim() {
         "drain" => {
             tracing::info!(pid = peer.pid(), uid = peer.uid(), "drain requested on the control socket");
