@@ -109,8 +109,8 @@ fn all_containers_fit_the_restricted_standard() {
     let sidecar = sidecar();
     assert_eq!(sidecar["securityContext"]["runAsUser"], json!(65532));
     assert_eq!(sidecar["resources"]["limits"]["cpu"], Value::Null);
-    let connections = ebbtide::system::max_connections(1 << 20, Some(256 << 20));
-    assert_eq!((sidecar["resources"]["limits"]["memory"].as_str(), connections), (Some("256Mi"), 2048));
+    let connections = ebbtide::system::max_connections(1 << 20, Some(128 << 20));
+    assert_eq!((sidecar["resources"]["limits"]["memory"].as_str(), connections), (Some("128Mi"), 4915));
 }
 
 #[test]
