@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ebbtide::telemetry::metrics::TABLE;
+use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 
-use super::{MOMENT, serving};
+use super::{MOMENT, serving, serving_as};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, OnTerm};
 use crate::harness::client::{Pool, Raw, Request, fresh_id, send};
@@ -174,5 +175,30 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
             let told = report[part][&sample.labels[label]].as_f64().unwrap_or(0.0);
             assert_eq!(told, sample.value, "{part}.{}: {report}", sample.labels[label]);
         }
+    }
+}
+
+/// `metrics.final_scrape`: the exit waits for one scrape that starts after the drain, but not for ever.
+#[tokio::test]
+async fn the_exit_waits_for_a_last_scrape_if_asked_to() {
+    for scraped in [true, false] {
+        let config = Config::new()
+            .env("EBBTIDE_GRACE_PERIOD", "20s")
+            .env("EBBTIDE_HOLD", "200ms")
+            .yaml("metrics: {final_scrape: 3s}");
+        let (_app, ebbtide) = serving_as("plain", config).await;
+        ebbtide.metrics().await;
+        ebbtide.signal(Signal::TERM);
+        ebbtide.phase_becomes("lingering", SOON).await;
+        let began = Mono::now();
+        tokio::time::sleep(MOMENT).await;
+        assert!(ebbtide.process.is_running(), "a scrape before the end of the drain does not count");
+        if scraped {
+            assert_eq!(ebbtide.metrics().await.value("ebbtide_phase", &[("phase", "lingering")]), Some(1.0));
+        }
+        assert_eq!(ebbtide.exit(SOON).await, Exit::Code(0));
+        let took = began.elapsed();
+        let expected = if scraped { 0.3..2.0 } else { 2.9..4.5 };
+        assert!(expected.contains(&took.as_secs_f64()), "scraped: {scraped}, took {took:?}");
     }
 }

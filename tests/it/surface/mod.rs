@@ -18,9 +18,13 @@ use crate::harness::wait::eventually_async;
 
 /// A native sidecar in front of an app that serves, outside any pod.
 async fn serving(config: Config) -> (App, Ebbtide) {
+    serving_as("sidecar", config).await
+}
+
+async fn serving_as(mode: &str, config: Config) -> (App, Ebbtide) {
     let address = SocketAddr::new(fresh_ip(), 8080);
     let app = AppOptions::at(address).start("app", config.dir()).await;
-    let ebbtide = config.env("EBBTIDE_MODE", "sidecar").upstream(&format!("http://{address}")).start().await;
+    let ebbtide = config.env("EBBTIDE_MODE", mode).upstream(&format!("http://{address}")).start().await;
     ready(&ebbtide).await;
     (app, ebbtide)
 }
