@@ -17,8 +17,8 @@ pub(super) struct Restart {
     window: Duration,
     wait: Duration,
     hooks: Vec<Hook>,
-    /// The latest pause: at most one a minute, whoever calls.
-    last_pause: Option<Tick>,
+    /// Beginning and scope of the latest pause: at most one a minute, whoever calls.
+    last_pause: Option<(Tick, Option<usize>)>,
     seen: u32,
 }
 
@@ -105,12 +105,17 @@ impl Restart {
             if hook.stage == Stage::Finishing {
                 let done = hook.sum(world, |u| u.in_flight_before_hook) == 0;
                 if done || now.since(hook.came) + PAUSE >= wait.max(window) {
-                    if last_pause.is_some_and(|last| now.since(last) < BETWEEN_PAUSES) {
-                        release_now(hook);
-                        return false;
-                    }
-                    *last_pause = Some(now);
-                    hook.stage = Stage::Paused { since: now };
+                    let since = match *last_pause {
+                        // A hook that was delivered twice, or two containers of one app.
+                        Some((last, scope)) if now.since(last) < PAUSE && scope == hook.scope => last,
+                        Some((last, _)) if now.since(last) < BETWEEN_PAUSES => {
+                            release_now(hook);
+                            return false;
+                        }
+                        Some(_) | None => now,
+                    };
+                    *last_pause = Some((since, hook.scope));
+                    hook.stage = Stage::Paused { since };
                     // What slips in beside the pause flag is only seen by a later reading of the counts.
                     return true;
                 }

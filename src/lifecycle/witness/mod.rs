@@ -139,3 +139,6 @@ fn signal(facts: &Facts) -> Meaning {
         (_, false) => Meaning::SignalTermination,
     }
 }
+
+#[cfg(test)]
+mod tests;

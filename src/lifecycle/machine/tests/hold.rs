@@ -1,0 +1,69 @@
+//! C21: the adaptive hold, min 2 s, quiet 3 s, max 20 s.
+
+use super::*;
+
+fn adaptive() -> Bench {
+    let hold = Hold::Adaptive { min: ms(2000), quiet: ms(3000), max: ms(20_000) };
+    let budget = budget::divide(Mode::Sidecar, &drain_config(60, hold));
+    assert!(budget.shrunk.is_none());
+    let mut bench = Bench::serving(Rules { budget, ..rules(Mode::Sidecar) });
+    let _ = bench.event(Event::OwnHook);
+    bench
+}
+
+/// Arrivals every 100 ms for `length`.
+fn arrivals(bench: &mut Bench, length: u64) {
+    for _ in 0..length / 100 {
+        bench.last_arrival = Some(bench.now);
+        bench.pass(100);
+    }
+}
+
+#[test]
+fn it_ends_when_arrivals_have_stopped_for_long_enough() {
+    let mut bench = adaptive();
+    arrivals(&mut bench, 3000);
+    assert!((5900..=6010).contains(&bench.until(Phase::Draining)));
+}
+
+#[test]
+fn it_ends_at_its_max_although_arrivals_go_on() {
+    let mut bench = adaptive();
+    arrivals(&mut bench, 19_900);
+    assert_eq!(bench.phase(), Phase::Holding);
+    arrivals(&mut bench, 200);
+    assert_eq!(bench.phase(), Phase::Draining);
+    assert_eq!(bench.machine.findings().hold_ms, Some(20_000));
+}
+
+#[test]
+fn it_lasts_its_min_without_any_arrival() {
+    let mut bench = adaptive();
+    assert!((2000..=3000).contains(&bench.until(Phase::Draining)));
+    let mut bench = adaptive();
+    bench.last_arrival = Some(bench.now);
+    assert!((2000..=3010).contains(&bench.until(Phase::Draining)));
+}
+
+#[test]
+fn an_early_end_moves_no_deadline() {
+    let mut bench = adaptive();
+    let before = bench.machine.snapshot();
+    bench.until(Phase::Draining);
+    let after = bench.machine.snapshot();
+    assert_eq!((before.deadlines, before.kill_at), (after.deadlines, after.kill_at));
+}
+
+/// `/readyz` follows the notice window, which is the second half of the hold unless told otherwise.
+#[test]
+fn readiness_turns_with_the_notices() {
+    for (fails, at) in [(ReadinessFails::T0, 0), (ReadinessFails::Notice, 5000), (ReadinessFails::Drain, 10_000)] {
+        let mut bench = Bench::serving(Rules { readiness_fails: fails, ..rules(Mode::Sidecar) });
+        let t0 = bench.now;
+        assert!(bench.machine.snapshot().is_ready(t0));
+        let _ = bench.event(Event::OwnHook);
+        let ready = |after| bench.machine.snapshot().is_ready(t0 + ms(after));
+        assert!(at == 0 || ready(at - 1), "{fails:?}");
+        assert!(!ready(at), "{fails:?}");
+    }
+}
