@@ -48,7 +48,7 @@ const SWEEP: Duration = Duration::from_millis(250);
 const SWEEP_TERMINATING: Duration = Duration::from_millis(10);
 /// A connection idle for this long gives its buffers back.
 const RECLAIM_AFTER: Duration = Duration::from_secs(1);
-/// A silent connection that came after the hold gets this long to speak.
+/// A connection just opened, or just answered, gets this long to speak.
 const LATE_SILENCE: Duration = Duration::from_secs(1);
 /// Longest work after the end: answers to what waits in the accept queues.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
@@ -188,9 +188,8 @@ impl Worker {
         match conn.doing.get() {
             Doing::Idle => match snapshot.idle_close {
                 Some(window) => {
-                    let moment = window.moment(conn.share);
-                    let late = conn.accepted > window.start;
-                    let moment = if late { moment.max(since + LATE_SILENCE) } else { moment };
+                    // The client was not told: its next request may be on its way already.
+                    let moment = window.moment(conn.share).max(since + LATE_SILENCE);
                     if now >= moment { Ask::CLOSE } else { Ask::NOTHING }
                 }
                 None if !conn.bare.get() && now.since(since) >= RECLAIM_AFTER => Ask::RECLAIM,

@@ -13,6 +13,10 @@ mod harness;
 
 mod kubelet_selftest;
 
+mod lifecycle;
+
+mod simulation;
+
 mod toys_selftest;
 
 mod surface;
