@@ -23,6 +23,8 @@ pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     sidecar: bool,
+    /// Unix time of the start.
+    started: f64,
     /// By [`Protocol`].
     pub connections: Family,
     /// By [`Reject`].
@@ -134,9 +136,10 @@ impl Metrics {
             handle: recorder.handle(),
             recorder,
             sidecar,
+            started: unix_now(),
         };
         metrics.set("ebbtide_build_info", Some(("version", env!("CARGO_PKG_VERSION"))), 1.0);
-        metrics.set("ebbtide_start_time_seconds", None, unix_now());
+        metrics.set("ebbtide_start_time_seconds", None, metrics.started);
         metrics.set("ebbtide_connections_max", None, max_connections as f64);
         for (part, length) in budget.parts() {
             metrics.set("ebbtide_budget_seconds", Some(("part", part)), length.as_secs_f64());
@@ -179,7 +182,7 @@ impl Metrics {
             self.set("ebbtide_upstream_up", Some(("listener", name)), f64::from(u8::from(upstream.is_up())));
         }
         let since_t0 = |t0| tallies.last_arrival().map_or(Duration::ZERO, |last| last.since(t0));
-        let t0 = snapshot.t0.map_or(0.0, |t0| unix_now() - lifecycle.now().since(t0).as_secs_f64());
+        let t0 = snapshot.t0.map_or(0.0, |t0| self.started + t0.since_start().as_secs_f64());
         let millis = |value: Option<u64>| value.unwrap_or(0) as f64 / 1000.0;
         let flag = |value: bool| f64::from(u8::from(value && self.sidecar));
         for (name, value) in [

@@ -1,6 +1,16 @@
 //! Owns tests of the whole life of a pod: real processes, real signals, the kubelet's order.
 
+mod budget;
+
 mod deletion;
+
+mod jobs;
+
+mod plain;
+
+mod restart;
+
+mod witness;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +24,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::harness::SOON;
 use crate::harness::client::{Failure, Pool, Record, Reply, Request, Summary, fresh_id};
 use crate::harness::ebbtide::surface::{Surface, get};
-use crate::harness::pod::{Event, HookEnd, Pod, Who};
+use crate::harness::pod::{APP_PORT, Event, HookEnd, INBOUND_PORT, Pod, PodBuilder, Who};
 use crate::harness::process::Exit;
 use crate::harness::wait::{Mono, within};
 
@@ -80,6 +90,21 @@ fn report(pod: &Pod) -> Value {
 
 fn remarks(report: &Value) -> String {
     report["remarks"].as_array().expect("remarks are a list").iter().map(|one| format!("{one}\n")).collect()
+}
+
+/// A configuration file with one listener in front of each app of the pod, and more text of its own.
+fn yaml(pod: &PodBuilder, listeners: &str, rest: &str) -> String {
+    let (ip, upstream) = (pod.ip(), SocketAddr::new(pod.ip(), APP_PORT));
+    format!(
+        "listeners:\n  - {{name: web, bind: \"{ip}:{INBOUND_PORT}\", upstream: \"http://{upstream}\"}}\n{listeners}{rest}"
+    )
+}
+
+/// The line of an outbound listener, and where the app finds it.
+fn outbound(pod: &PodBuilder, to: SocketAddr) -> (String, SocketAddr) {
+    let bind = SocketAddr::new(pod.ip(), 15432);
+    let line = format!("  - {{name: db, direction: outbound, bind: \"{bind}\", upstream: \"tcp://{to}\"}}\n");
+    (line, bind)
 }
 
 /// The contract's picture: hook, app, ebbtide, each after the other, and nobody is killed.
