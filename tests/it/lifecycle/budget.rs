@@ -9,7 +9,7 @@ use super::{
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, OnTerm};
 use crate::harness::broker::Broker;
-use crate::harness::client::{Failure, IdleHolder, Load, Plan, Raw, Request, send};
+use crate::harness::client::{Failure, How, IdleHolder, Lane, Load, Plan, Raw, Request, send};
 use crate::harness::pod::{Event, HookEnd, Pod, PodBuilder};
 use crate::harness::process::KILLED;
 use crate::harness::wait::{Mono, eventually};
@@ -232,4 +232,32 @@ async fn a_deletion_before_the_app_has_ever_listened_is_quick() {
     pod.timeline().assert_order(&[Event::Exited(APP, OK), Event::Exited(EBBTIDE, OK)]);
     let took = pod.timeline().between(Event::Deleting(8), Event::Exited(EBBTIDE, OK));
     assert!(took < SECONDS(4), "{took:?}");
+}
+
+/// C21: an adaptive hold follows the clients; probes of any kind don't count.
+#[tokio::test]
+async fn an_adaptive_hold_ends_with_the_traffic_and_not_with_the_probes() {
+    let adaptive = || {
+        let pod = Pod::builder().grace(20).app_stop("1s").app(AppOptions::default());
+        pod.env("EBBTIDE_HOLD_MIN", "1s").env("EBBTIDE_HOLD_QUIET", "1s").env("EBBTIDE_HOLD_MAX", "4s")
+    };
+    let (busy, probed) = tokio::join!(adaptive().start(), adaptive().start());
+    busy.ready().await;
+    probed.ready().await;
+    let with = |agent| Request::get("/").header("User-Agent", agent);
+    let load = |pod: &Pod, agent| {
+        let lane = Lane { how: How::Fresh, share: 1, request: with(agent) };
+        Load::start(Plan { lanes: vec![lane], ..Plan::pooled(pod.address(), 20.0, 1) })
+    };
+    let (clients, probes) = (load(&busy, "curl/8"), load(&probed, "kube-probe/1.34"));
+    clients.has_done(5, SOON).await;
+    let deletions = (busy.delete(20), probed.delete(20));
+    busy.ebbtide().phase_becomes("draining", SOON).await;
+    clients.stop().await.assert_clean();
+    deletions.0.finished().await;
+    deletions.1.finished().await;
+    assert!(probes.stop().await.ok() > 10);
+    let hold = |pod: &Pod| report(pod)["hold_seconds"].as_f64().expect("the hold is reported");
+    assert!((3.9..5.0).contains(&hold(&busy)), "to its max: {}", report(&busy));
+    assert!((0.9..3.5).contains(&hold(&probed)), "not to its max: {}", report(&probed));
 }

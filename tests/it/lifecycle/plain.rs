@@ -14,7 +14,7 @@ use crate::harness::broker::Broker;
 use crate::harness::client::{Connection, Failure, Load, Plan, Raw, Request, send};
 use crate::harness::ebbtide::Config;
 use crate::harness::pod::{Event, Mode, Pod, PodBuilder};
-use crate::harness::wait::{Mono, eventually};
+use crate::harness::wait::{Mono, eventually, eventually_async};
 use crate::harness::{SOON, fresh_ip};
 
 /// Hold 1 s, drain 5 s, close 2 s, margin 2 s.
@@ -246,4 +246,26 @@ async fn the_apps_farewell_goes_through_after_the_drain() {
     assert_eq!(calls[0].get("ok"), "true", "{}", pod.journal(0).tail(5));
     assert_eq!(pod.exit(EBBTIDE, SOON).await, OK);
     pod.timeline().assert_order(&[Event::Exited(APP, OK), Event::Exited(EBBTIDE, OK)]);
+}
+
+/// The last numbers are scraped before the end, if somebody asked for that and somebody comes.
+#[tokio::test]
+async fn a_final_scrape_is_waited_for() {
+    let pod = pod();
+    let text = yaml(&pod, "", "metrics: {final_scrape: 5s}\n");
+    let pod = pod.yaml(&text).start().await;
+    pod.ready().await;
+    pod.signal(EBBTIDE, Signal::TERM);
+    // Looked at on the socket: a look at the metrics would be a scrape.
+    eventually_async("the end of the drain", SOON, || async {
+        let text = String::from_utf8(pod.ebbtide().run(&["status"]).await.stdout).unwrap();
+        if text.contains("lingering") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    tokio::time::sleep(MILLIS(1200)).await;
+    assert!(pod.is_running(EBBTIDE), "nobody has scraped yet");
+    let scraped = Mono::now();
+    assert_eq!(pod.ebbtide().metrics().await.value("ebbtide_phase", &[("phase", "lingering")]), Some(1.0));
+    assert_eq!(pod.exit(EBBTIDE, SOON).await, OK);
+    assert!(scraped.elapsed() < SECONDS(2), "{:?}", scraped.elapsed());
 }

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, OnTerm};
-use crate::harness::client::{Failure, Load, Plan};
+use crate::harness::client::{Failure, Load, Plan, Raw};
+use crate::harness::ebbtide::surface::get;
 use crate::harness::pod::{Event, Hook, HookEnd, Pod, PodBuilder};
 use crate::harness::process::Exit;
 use crate::harness::wait::within;
@@ -180,4 +181,40 @@ async fn a_killed_ebbtide_starts_again() {
     pod.start_container(EBBTIDE).await;
     pod.ready().await;
     assert!(pod.ebbtide().drain().await.status.success(), "the control socket is there again");
+}
+
+/// The hook is open to anyone: a flood of calls neither frees the app early nor starves the probes.
+#[tokio::test]
+async fn a_flood_of_hook_calls_frees_nobody_early() {
+    crate::harness::raise_open_files();
+    let pod = Pod::builder().grace(16).hold("6s").app_stop("1s").app(AppOptions::default()).start().await;
+    pod.ready().await;
+    assert!(pod.ebbtide().drain().await.status.success());
+    let mut flood = Vec::new();
+    for _ in 0..1300 {
+        let mut call = Raw::connect(pod.admin()).await.unwrap();
+        call.send("GET /app-stop HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        flood.push(call);
+    }
+    let status = String::from_utf8(pod.ebbtide().run(&["status"]).await.stdout).unwrap();
+    assert!(status.contains("holding"), "the test was too slow: {status}");
+    let hook = pod.deliver_hook(APP, 16);
+    for path in ["/readyz", "/livez"] {
+        let got = get(pod.admin(), path, "kube-probe/1.34", SECONDS(1)).await;
+        assert!(got.is_ok(), "{path}: {got:?}");
+    }
+    assert_eq!(get(pod.admin(), "/metrics", "prometheus", SOON).await.map(|got| got.status), Ok(503), "no room");
+    hook.finished().await;
+    let returned = pod.timeline().at(Event::HookReturned(APP, HookEnd::Ok));
+    let drained = pod.ebbtide().log_events("app hooks released").len();
+    assert_eq!(drained, 1, "released once, at the end of the drain");
+    let t0 = pod.timeline().at(Event::HookStarted(APP));
+    assert!(returned.since(t0) > SECONDS(2), "freed {:?} after its call", returned.since(t0));
+    for mut call in flood {
+        let reply = call.reply("GET", SOON).await.expect("no call is refused");
+        assert_eq!(reply.status, 200);
+    }
+    pod.ebbtide().phase_becomes("lingering", SOON).await;
+    pod.signal(EBBTIDE, Signal::TERM);
+    assert_eq!(pod.exit(EBBTIDE, SOON).await, OK);
 }
