@@ -35,6 +35,8 @@ pub struct Conn {
     pub served: Cell<bool>,
     /// The client has closed its side.
     pub eof: Cell<bool>,
+    /// The client has said that this request is its last.
+    pub client_closes: Cell<bool>,
     /// Everything that was written has been handed to the kernel.
     pub flushed: Cell<bool>,
     /// A response was broken off whose end would look clean: reset the connection.
@@ -115,6 +117,7 @@ impl Conn {
             told: Cell::new(false),
             served: Cell::new(false),
             eof: Cell::new(false),
+            client_closes: Cell::new(false),
             flushed: Cell::new(true),
             reset: Cell::new(false),
             upgrade: RefCell::new(None),

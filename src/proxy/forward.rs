@@ -50,6 +50,7 @@ pub async fn forward(
         client_closes: headers::says_close(request.headers()),
         must_close: chunked && !framing.whole,
     };
+    conn.client_closes.set(asked.client_closes);
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
     let ambiguous = chunked && framing.whole && framing.content_length;

@@ -120,8 +120,14 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
             break;
         }
         io.put_back(first);
+        if !conn.served.get() && !conn.framing.get().whole {
+            // An arrival counts at its first byte; whether a slow head belongs to a probe can't be waited for.
+            conn.worker().lifecycle.tallies().arrival(conn.worker().lifecycle.now());
+        }
         match http1::serve(io, conn, inbound).await {
             Served::Idle(back) => io = back,
+            // Nothing is there and nothing more will come: a plain close destroys nothing.
+            Served::Close(io) if conn.client_closes.get() && !has_unread(&io) => break,
             Served::Close(io) => {
                 linger(io, conn).await;
                 break;
