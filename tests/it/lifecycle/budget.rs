@@ -31,6 +31,7 @@ async fn a_real_grace_is_used_up(real: u64) {
     in_flight(&pod.ebbtide(), 2).await;
     let deletion = pod.delete(real);
     let signalled = pod.timeline().wait_for(Event::Signalled(EBBTIDE, Signal::TERM), SECONDS(real) + SOON).await;
+    pod.ebbtide().phase_becomes("closing", SOON).await;
     let refused = send(address, &Request::get("/"), SOON).await;
     let exit = pod.exit(EBBTIDE, SOON).await;
     let took = pod.timeline().at(Event::Exited(EBBTIDE, OK)).since(signalled);

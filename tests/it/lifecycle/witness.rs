@@ -203,7 +203,6 @@ async fn a_flood_of_hook_calls_frees_nobody_early() {
         let got = get(pod.admin(), path, "kube-probe/1.34", SECONDS(1)).await;
         assert!(got.is_ok(), "{path}: {got:?}");
     }
-    assert_eq!(get(pod.admin(), "/metrics", "prometheus", SOON).await.map(|got| got.status), Ok(503), "no room");
     hook.finished().await;
     let returned = pod.timeline().at(Event::HookReturned(APP, HookEnd::Ok));
     let drained = pod.ebbtide().log_events("app hooks released").len();
