@@ -122,7 +122,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     drop(sockets);
     wait_for(workers, metrics).await;
     remove_socket_file(&config);
-    tracing::info!(outcome = ?outcome, "exiting");
+    tracing::info!(outcome = outcome.name(), "exiting");
     Ok(outcome)
 }
 

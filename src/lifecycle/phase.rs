@@ -44,6 +44,16 @@ pub enum Outcome {
     Forced,
 }
 
+impl Outcome {
+    /// The name used in logs and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drained => "drained",
+            Self::Forced => "forced",
+        }
+    }
+}
+
 impl Phase {
     /// All phases in order.
     pub const ALL: [Self; 7] = [
