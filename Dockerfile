@@ -1,6 +1,7 @@
 # docker buildx build --platform linux/amd64,linux/arm64 --tag registry.example.com/ebbtide:0.1.0 --push .
 #
-# Nothing here names an architecture: each platform builds for itself, with the musl target of the Alpine image.
+# Nothing here names an architecture: each platform builds for itself, with the musl target and the C compiler that the
+# Alpine image has.
 FROM rust:1.95-alpine AS build
 WORKDIR /build
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks the static binary as the image holds it: alone in a read-only root, as uid 65532, without capabilities.
 #
-# Needs root (for chroot and a mount namespace) and the musl target of the toolchain; says so and passes without them.
+# Needs root (for chroot and a mount namespace), the musl target of the toolchain and musl-gcc; says so and passes
+# without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,8 @@ target="$(uname -m)-unknown-linux-musl"
 if [ "${1:-}" != inside ]; then
     [ "$(id -u)" = 0 ] || skip "chroot needs root"
     [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || skip "no target $target (rustup target add $target)"
+    # The allocator is C.
+    command -v "${CC:-musl-gcc}" >/dev/null || skip "no C compiler for musl (Debian: musl-tools)"
     unshare --mount --pid --fork true 2>/dev/null || skip "no namespaces here"
 
     cargo build --release --locked --bin ebbtide --target "$target"
