@@ -87,7 +87,9 @@ impl Machine {
             Mode::Sidecar => self.may_finish,
             Mode::Plain if !self.rules.outbound => true,
             Mode::Plain if self.rules.inbound == 0 => {
-                world.outbound_open == 0 && world.last_outbound.is_none_or(|last| now.since(last) >= FINISH_QUIET)
+                // Counted from here on: a connection made just before the signal may still wait in the accept queue.
+                let last = world.last_outbound.unwrap_or_default().max(self.snapshot.since);
+                world.outbound_open == 0 && now.since(last) >= FINISH_QUIET
             }
             Mode::Plain => gone,
         };
