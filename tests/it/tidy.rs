@@ -168,6 +168,10 @@ fn the_metrics_page_has_the_table() {
             Some((name, [])) => format!("`{name}`: name of an inbound listener"),
             Some((name, values)) => format!("`{name}`: `{}`", values.join("`, `")),
         };
+        let label = match row.fixed {
+            None => label,
+            Some((name, value)) => format!("`{name}`: `{value}`; {label}"),
+        };
         table.push_str(&format!("| `{}` | {} | {label} | {} |\n", row.name, row.kind, row.help));
     }
     assert_part("docs/user/metrics.md", "table", &table);

@@ -97,8 +97,9 @@ impl Family {
 
     fn publish(&self, recorder: &PrometheusRecorder) {
         for (index, cell) in self.cells.iter().enumerate() {
-            let labels = self.row.label.map(|(key, values)| Label::new(key, values[index]));
-            let key = Key::from_parts(self.row.name, labels.into_iter().collect::<Vec<_>>());
+            let fixed = self.row.fixed.map(|(key, value)| Label::new(key, value));
+            let label = self.row.label.map(|(key, values)| Label::new(key, values[index]));
+            let key = Key::from_parts(self.row.name, fixed.into_iter().chain(label).collect::<Vec<_>>());
             recorder.register_counter(&key, &METADATA).absolute(cell.load(Relaxed));
         }
     }

@@ -11,6 +11,8 @@ pub struct Row {
     pub help: &'static str,
     /// Label name and its values; values `&[]` are names from the configuration.
     pub label: Option<(&'static str, &'static [&'static str])>,
+    /// A label that has one value in this version, so that queries written today stay true.
+    pub fixed: Option<(&'static str, &'static str)>,
 }
 
 macro_rules! label_enum {
@@ -148,11 +150,11 @@ const PARTS: &[&str] = &["grace_period", "hold", "drain", "close", "app_stop", "
 const WORK: &[&str] = &["request", "tunnel"];
 
 const fn counter(name: &'static str, help: &'static str) -> Row {
-    Row { name, kind: "counter", help, label: None }
+    Row { name, kind: "counter", help, label: None, fixed: None }
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Row {
-    Row { name, kind: "gauge", help, label: None }
+    Row { name, kind: "gauge", help, label: None, fixed: None }
 }
 
 const fn by(row: Row, label: &'static str, values: &'static [&'static str]) -> Row {
@@ -174,7 +176,10 @@ pub const TABLE: &[Row] = &[
         "reason",
         Reject::NAMES,
     ),
-    by(counter("ebbtide_requests_total", "Finished requests by outcome."), "outcome", RequestOutcome::NAMES),
+    Row {
+        fixed: Some(("protocol", "http1")),
+        ..by(counter("ebbtide_requests_total", "Finished requests by outcome."), "outcome", RequestOutcome::NAMES)
+    },
     by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
     by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
     gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),
