@@ -145,10 +145,14 @@ impl AppBody {
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.conn().is_forced() {
-            return self.broken_off(Ended::Cut, BodyError::Cut);
+            self.ended = Ended::Cut;
+            return Poll::Ready(Some(Err(BodyError::Cut)));
         }
         match Pin::new(&mut self.inner).poll_frame(cx) {
-            Poll::Ready(Some(Err(error))) => self.broken_off(Ended::Broken, BodyError::Upstream(error)),
+            Poll::Ready(Some(Err(error))) => {
+                self.ended = Ended::Broken;
+                Poll::Ready(Some(Err(BodyError::Upstream(error))))
+            }
             Poll::Ready(None) => {
                 self.ended = Ended::Clean;
                 Poll::Ready(None)
@@ -157,17 +161,13 @@ impl AppBody {
             Poll::Pending => Poll::Pending,
         }
     }
-
-    fn broken_off(&mut self, ended: Ended, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.ended = ended;
-        self.conn().reset.set(self.close_delimited);
-        Poll::Ready(Some(Err(error)))
-    }
 }
 
 impl Drop for AppBody {
     fn drop(&mut self) {
         let whole = self.ended == Ended::Clean || (self.ended == Ended::NotYet && self.inner.is_end_stream());
+        // However it came about, also if the client takes nothing and the rest was never asked for.
+        self.conn().reset.set(self.close_delimited && !whole);
         let metrics = self.exchange.inbound.worker.metrics;
         let outcome = match self.ended {
             _ if whole => self.exchange.outcome,
