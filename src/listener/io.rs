@@ -63,6 +63,10 @@ impl AsyncRead for Io {
             let n = self.ahead.len().min(buf.remaining());
             buf.put_slice(&self.ahead[..n]);
             self.ahead.advance(n);
+            if self.ahead.is_empty() {
+                // An empty slice would still hold the whole buffer, for as long as hyper has the connection.
+                self.ahead = Bytes::new();
+            }
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
@@ -132,7 +136,9 @@ fn note_head(conn: &Conn, bytes: &[u8]) {
 /// Looks for the two framing headers in the first head of `bytes`.
 fn scan(bytes: &[u8]) -> Framing {
     let mut framing = Framing::default();
-    let mut rest = bytes;
+    // Empty lines before the request line are skipped, as the parser does (RFC 9112 §2.2).
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
+    let mut rest = &bytes[start..];
     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
         rest = &rest[end + 1..];
         match rest.first() {
@@ -173,6 +179,15 @@ mod tests {
     fn a_body_or_a_second_head_is_not_looked_at() {
         let head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\ncontent-length: 9\r\n";
         assert_eq!(scan(head), framing(true, false, true));
+    }
+
+    #[test]
+    fn empty_lines_before_a_head_are_not_its_end() {
+        for blank in ["\r\n", "\r\n\r\n", "\n\n"] {
+            let head = format!("{blank}POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n");
+            assert_eq!(scan(head.as_bytes()), framing(true, true, true));
+        }
+        assert_eq!(scan(b"\r\n\r\n"), framing(false, false, false));
     }
 
     #[test]
