@@ -23,6 +23,8 @@ struct Asked {
     version: Version,
     method: Method,
     client_closes: bool,
+    /// An HTTP/1.0 client that asks for it is kept.
+    asks_to_stay: bool,
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
 }
@@ -48,6 +50,7 @@ pub async fn forward(
         version: request.version(),
         method: request.method().clone(),
         client_closes: headers::says_close(request.headers()),
+        asks_to_stay: request.version() == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
         must_close: chunked && !framing.whole,
     };
     conn.client_closes.set(asked.client_closes);
@@ -56,6 +59,8 @@ pub async fn forward(
     let ambiguous = chunked && framing.whole && framing.content_length;
     let result = if ambiguous {
         Err(Reason::AmbiguousFraming)
+    } else if chunked && headers::has_other_coding(request.headers()) {
+        Err(Reason::TransferCoding)
     } else if asked.method == Method::CONNECT {
         Err(Reason::ConnectMethod)
     } else {
@@ -206,6 +211,9 @@ fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
     let due = is_notice_due(conn);
     if due || asked.must_close {
         headers::tell_to_close(response.headers_mut());
+    } else if asked.asks_to_stay && response.body().size_hint().exact().is_some() {
+        // hyper does so only for a response that claims to be 1.1. An end that is the close itself can't be kept.
+        headers::tell_to_stay(response.headers_mut());
     }
     if due && !conn.told.replace(true) && !asked.client_closes {
         conn.worker().metrics.notices.add(Notice::ConnectionClose as usize);

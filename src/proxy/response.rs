@@ -41,6 +41,8 @@ pub enum Reason {
     BadTarget,
     /// Content-Length beside Transfer-Encoding.
     AmbiguousFraming,
+    /// A transfer coding other than chunked.
+    TransferCoding,
 }
 
 /// 408, for a head that did not come in time.
@@ -92,6 +94,9 @@ impl Reason {
             Self::AmbiguousFraming => {
                 (StatusCode::BAD_REQUEST, "Content-Length and Transfer-Encoding exclude each other", Rejected)
             }
+            Self::TransferCoding => {
+                (StatusCode::NOT_IMPLEMENTED, "no transfer coding but chunked is understood", Rejected)
+            }
         }
     }
 
@@ -111,7 +116,8 @@ impl Reason {
             | Self::ConnectMethod
             | Self::BadHost
             | Self::BadTarget
-            | Self::AmbiguousFraming => true,
+            | Self::AmbiguousFraming
+            | Self::TransferCoding => true,
             Self::AppDown | Self::ParkingFull | Self::AppUnreachable | Self::AppBroke => false,
         }
     }

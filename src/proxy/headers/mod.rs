@@ -41,7 +41,9 @@ pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<Upgr
     let headers = request.headers_mut();
     let found = Found::in_headers(headers);
     check_host(headers, authority, version, &found)?;
-    let upgrade = if found.hop_by_hop { upgrade_of(headers) } else { UpgradeRequest::No };
+    // HTTP/1.0 has no upgrade (RFC 9110 §7.8).
+    let may_upgrade = found.hop_by_hop && version != Version::HTTP_10;
+    let upgrade = if may_upgrade { upgrade_of(headers) } else { UpgradeRequest::No };
     if found.hop_by_hop {
         remove_hop_by_hop(headers);
     }
@@ -92,6 +94,23 @@ impl Found {
 /// Tells the client that this is the last response on the connection.
 pub fn tell_to_close(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Tells an HTTP/1.0 client that the connection stays, unless it has been told otherwise.
+pub fn tell_to_stay(headers: &mut HeaderMap) {
+    headers.entry(CONNECTION).or_insert(HeaderValue::from_static("keep-alive"));
+}
+
+/// The client wants the connection to stay.
+pub fn says_keep_alive(headers: &HeaderMap) -> bool {
+    has_token(headers, &CONNECTION, "keep-alive")
+}
+
+/// `Transfer-Encoding` says anything but `chunked`, once: the body would reach the app without the rest of its codings.
+pub fn has_other_coding(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let chunked = codings.next().is_none_or(|only| only.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
+    !chunked || codings.next().is_some()
 }
 
 /// The client itself ends the connection after this request.
@@ -145,7 +164,8 @@ fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Un
     if uri.scheme().is_none() && uri.authority().is_none() {
         return if uri.path().is_empty() { Err(Unacceptable::Target) } else { Ok(None) };
     }
-    let authority = uri.authority().ok_or(Unacceptable::Target)?;
+    // An authority alone is the form of CONNECT, and of no other method (RFC 9112 §3.2.3).
+    let authority = uri.scheme().and(uri.authority()).ok_or(Unacceptable::Target)?;
     let host = authority.as_str().rsplit('@').next().unwrap_or_default();
     let host = HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)?;
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
