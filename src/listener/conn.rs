@@ -9,7 +9,7 @@ use http::HeaderValue;
 
 use crate::lifecycle::tick::Tick;
 use crate::lifecycle::{Counted, Lifecycle};
-use crate::upstream::connect::UpstreamIo;
+use crate::upstream::connect::Stream;
 use crate::worker::Worker;
 
 /// One downstream connection.
@@ -76,7 +76,7 @@ pub struct Ask(u8);
 #[derive(Debug)]
 pub struct Upgrade {
     /// The connection to the app.
-    pub io: UpstreamIo,
+    pub stream: Stream,
     /// What the app has already sent behind its 101.
     pub read: bytes::Bytes,
     /// Keeps the tunnel in flight.

@@ -63,7 +63,8 @@ pub async fn open(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(connection) = connection else { return Err(Reason::AppBroke) };
         let parts = connection.into_parts();
-        let upgrade = Upgrade { io: parts.io.into_inner(), read: parts.read_buf, permit };
+        let Some(stream) = parts.io.into_inner().into_stream() else { return Err(Reason::AppBroke) };
+        let upgrade = Upgrade { stream, read: parts.read_buf, permit };
         conn.upgrade.replace(Some(upgrade));
         metrics.requests.add(RequestOutcome::Upgraded as usize);
         // Untouched, in every phase: a 101 with `Connection: close` is no handshake (C68).
@@ -88,7 +89,7 @@ pub async fn open(
 
 /// Relays until both sides are done, or the termination asks for an end.
 pub async fn relay(io: Io, conn: &Rc<Conn>) {
-    let Some(Upgrade { io: upstream, read, permit }) = conn.upgrade.take() else { return };
+    let Some(Upgrade { stream: upstream, read, permit }) = conn.upgrade.take() else { return };
     conn.set_doing(Doing::Tunnel);
     let _permit = permit;
     let (stream, ahead) = io.into_parts();
@@ -115,7 +116,7 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
         (_, Closing::AtQuietMoment) => worker.metrics.notices.add(Notice::TunnelClose as usize),
         _ => {}
     }
-    if closing != Closing::No && ended == Flow::Finished {
+    if closing.has_begun() && ended == Flow::Finished {
         linger(Io::new(relay.into_downstream(), Rc::clone(conn)), conn).await;
     }
 }
@@ -124,8 +125,18 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
+    /// Asked for; waiting for a quiet moment.
+    Asked,
     AtQuietMoment,
     Forced,
+}
+
+// === impl Closing ===
+
+impl Closing {
+    fn has_begun(self) -> bool {
+        matches!(self, Self::AtQuietMoment | Self::Forced)
+    }
 }
 
 /// FIN to both sides: at a quiet moment once asked, at any moment once forced.
@@ -140,13 +151,14 @@ fn poll_closing<D, U>(
     D: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    if *closing != Closing::No {
+    if closing.has_begun() {
         return;
     }
     match conn.asked() {
         Ask::FORCE => *closing = if relay.is_empty() { Closing::AtQuietMoment } else { Closing::Forced },
         Ask::CLOSE => {
-            if relay.moved() != moved_before || !relay.is_empty() {
+            if *closing == Closing::No || relay.moved() != moved_before || !relay.is_empty() {
+                *closing = Closing::Asked;
                 quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
             }
             if quiet.as_mut().poll(cx).is_pending() {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -54,6 +54,8 @@ pub struct Marks {
     pub wrote: std::cell::Cell<bool>,
     /// A byte was read.
     pub read: std::cell::Cell<bool>,
+    /// The app takes no more bytes.
+    deaf: std::cell::Cell<bool>,
 }
 
 /// A look at a pooled connection's socket.
@@ -198,6 +200,23 @@ impl UpstreamIo {
         &self.marks
     }
 
+    /// The connection itself, for bytes that are no HTTP; `None` if a request still holds it.
+    pub fn into_stream(self) -> Option<Stream> {
+        Rc::into_inner(self.stream).map(RefCell::into_inner)
+    }
+
+    /// An app may answer and close before it has read the request: what is written then fails, while the answer
+    /// waits to be read. So the rest is thrown away, and reading tells how it ended.
+    fn written(&self, result: io::Result<usize>, length: usize) -> io::Result<usize> {
+        match result {
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                self.marks.deaf.set(true);
+                Ok(length)
+            }
+            result => result,
+        }
+    }
+
     /// A look at the socket that does not keep it open.
     pub fn peek(&self) -> Peek {
         Peek(Rc::downgrade(&self.stream))
@@ -217,8 +236,12 @@ impl AsyncRead for UpstreamIo {
 
 impl AsyncWrite for UpstreamIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.marks.deaf.get() {
+            return Poll::Ready(Ok(buf.len()));
+        }
         self.marks.wrote.set(true);
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, buf)
+        let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, buf));
+        Poll::Ready(self.written(result, buf.len()))
     }
 
     fn poll_write_vectored(
@@ -226,8 +249,13 @@ impl AsyncWrite for UpstreamIo {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let length = || bufs.iter().map(|buf| buf.len()).sum();
+        if self.marks.deaf.get() {
+            return Poll::Ready(Ok(length()));
+        }
         self.marks.wrote.set(true);
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, bufs)
+        let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, bufs));
+        Poll::Ready(self.written(result, length()))
     }
 
     fn is_write_vectored(&self) -> bool {
