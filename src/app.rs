@@ -95,6 +95,8 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let control_socket = control::bind(&config.control_socket).map_err(AppError::Control)?;
     let workers = start_workers(lifecycle, metrics, &config, max_connections, &sockets)?;
     log_addresses(&config, &sockets, &admin_socket);
+    // From here on they are the workers' alone: the last of them closes a socket in the moment in which it is empty.
+    drop(sockets);
     let admin = Admin::new(lifecycle, metrics, &config, descriptors);
     control::serve(control_socket, &admin)?;
     let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|(_, upstream)| upstream).collect();
@@ -119,7 +121,6 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     admin.serve(admin_socket)?;
     let mut reporter = Reporter { lifecycle, admin, metrics, config: Arc::clone(&config), budget };
     let outcome = driver.run(&mut reporter).await;
-    drop(sockets);
     wait_for(workers, metrics).await;
     remove_socket_file(&config);
     tracing::info!(outcome = outcome.name(), "exiting");

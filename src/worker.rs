@@ -18,7 +18,7 @@ use crate::lifecycle::Lifecycle;
 use crate::lifecycle::machine::Snapshot;
 use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
-use crate::listener::accept;
+use crate::listener::accept::{self, Accepting};
 use crate::listener::conn::{Ask, Conn, Doing};
 use crate::proxy::{Inbound, outbound};
 use crate::telemetry::metrics::{Forced, Metrics};
@@ -46,12 +46,17 @@ pub type Bound = (usize, TcpListener);
 /// Pause between sweeps while serving, and once the pod terminates.
 const SWEEP: Duration = Duration::from_millis(250);
 const SWEEP_TERMINATING: Duration = Duration::from_millis(10);
-/// A connection idle for this long gives its buffers back.
-const RECLAIM_AFTER: Duration = Duration::from_secs(1);
+/// A connection idle for this long gives its buffers back. Short: the allocator keeps what all connections together
+/// held at the worst moment, so the peak counts, and building them again costs a busy connection nothing.
+const RECLAIM_AFTER: Duration = Duration::from_millis(250);
+/// What ends by force at the end of a phase ends this much before it, so that the report has it.
+const LEAD: Duration = Duration::from_millis(30);
 /// A connection just opened, or just answered, gets this long to speak.
 const LATE_SILENCE: Duration = Duration::from_secs(1);
 /// Longest work after the end: answers to what waits in the accept queues.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
+/// A connection that came just before the end gets this long to speak.
+const LAST_SILENCE: Duration = Duration::from_millis(100);
 
 // === impl Worker ===
 
@@ -118,9 +123,11 @@ impl Worker {
         self.lifecycle.tallies().forced.fetch_add(1, SeqCst);
     }
 
-    /// A connection is being answered, or read away after its answer.
+    /// A connection is being answered, or read away after its answer, or has only just come.
     pub fn has_unanswered(&self) -> bool {
-        self.conns.borrow().iter().any(|conn| conn.doing.get() != Doing::Idle)
+        let now = self.lifecycle.now();
+        let new = |conn: &Conn| !conn.served.get() && now.since(conn.accepted) < LAST_SILENCE;
+        self.conns.borrow().iter().any(|conn| conn.doing.get() != Doing::Idle || new(conn))
     }
 
     async fn serve(self: Rc<Self>, sockets: Vec<Bound>) -> std::io::Result<()> {
@@ -130,23 +137,22 @@ impl Worker {
             socket.set_nonblocking(true)?;
             let socket = Rc::new(tokio::net::TcpListener::from_std(socket)?);
             let listener = &self.config.listeners[index];
-            let task = match listener.direction {
+            match listener.direction {
                 Direction::Inbound => {
                     let inbound = Rc::new(Inbound::new(Rc::clone(&self), number, listener));
                     number += 1;
                     self.inbound.borrow_mut().push(Rc::clone(&inbound));
-                    accepting.push((Rc::clone(&socket), Rc::clone(&inbound)));
-                    tokio::task::spawn_local(accept::inbound(socket, inbound))
+                    let task = tokio::task::spawn_local(accept::inbound(Rc::clone(&socket), Rc::clone(&inbound)));
+                    accepting.push(Accepting { task, socket, inbound });
                 }
                 Direction::Outbound => {
                     let upstream = listener.upstream.clone();
-                    tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), upstream))
+                    drop(tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), upstream)));
                 }
-            };
-            drop(task);
+            }
         }
         self.sweep_until_terminated().await;
-        accept::answer_backlog(&accepting, LAST_ANSWERS).await;
+        accept::answer_backlog(accepting, LAST_ANSWERS).await;
         Ok(())
     }
 
@@ -156,10 +162,11 @@ impl Worker {
         loop {
             let snapshot = *watch.borrow_and_update();
             self.snapshot.set(snapshot);
+            // Also at the end: what still stands must break visibly, not by the close of a dying process.
+            self.sweep(&snapshot);
             if snapshot.phase == Phase::Terminated {
                 return;
             }
-            self.sweep(&snapshot);
             let pause = if snapshot.t0.is_some() { SWEEP_TERMINATING } else { SWEEP };
             next = (next + pause).clamp(Instant::now(), Instant::now() + pause);
             // The sender lives as long as the process: an error can't come.
@@ -185,6 +192,7 @@ impl Worker {
     fn due(&self, conn: &Conn, snapshot: &Snapshot, now: Tick) -> Ask {
         let reached = |at: Option<Tick>| at.is_some_and(|at| now >= at);
         let since = conn.since.get();
+        let killed = reached(snapshot.kill_at.map(|at| at - LEAD));
         match conn.doing.get() {
             Doing::Idle => match snapshot.idle_close {
                 Some(window) => {
@@ -197,14 +205,15 @@ impl Worker {
             },
             Doing::Head => {
                 let patience = now.since(since) >= self.config.limits.header_timeout;
-                let spread_over = snapshot.idle_close.is_some_and(|window| now >= window.end.max(since + LATE_SILENCE));
+                let spread_over =
+                    snapshot.idle_close.is_some_and(|window| now >= (window.end - LEAD).max(since + LATE_SILENCE));
                 if patience || spread_over { Ask::HEAD_TIMEOUT } else { Ask::NOTHING }
             }
             Doing::Exchange if snapshot.phase < Phase::Closing => Ask::NOTHING,
-            Doing::Exchange if reached(snapshot.kill_at) => Ask::KILL,
+            Doing::Exchange if killed => Ask::KILL,
             Doing::Exchange if reached(snapshot.force_at) => Ask::FORCE,
             Doing::Exchange => Ask::NOTHING,
-            Doing::Tunnel if reached(snapshot.kill_at) => Ask::KILL,
+            Doing::Tunnel if killed => Ask::KILL,
             Doing::Tunnel => match snapshot.tunnel_close {
                 Some(window) if now >= window.end => Ask::FORCE,
                 Some(window) if now >= window.moment(conn.share) => Ask::CLOSE,

@@ -6,12 +6,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::conn::Conn;
 use super::io::Io;
 use crate::lifecycle::Lifecycle;
 use crate::proxy::{self, Inbound};
+
+/// One listener's accept loop.
+#[derive(Debug)]
+pub struct Accepting {
+    /// The loop.
+    pub task: JoinHandle<()>,
+    /// The socket, shared with the loop.
+    pub socket: Rc<TcpListener>,
+    /// Where its connections go.
+    pub inbound: Rc<Inbound>,
+}
 
 /// Pause after an accept that failed for want of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -72,23 +84,40 @@ fn concerns_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Accepts what waits in the queues and gives it the time to be answered: closing a socket resets its queue.
-pub async fn answer_backlog(sockets: &[(Rc<TcpListener>, Rc<Inbound>)], longest: Duration) {
+/// Accepts what waits in the queues, closes them, and gives what was accepted the time to be answered.
+///
+/// Closing a socket resets its queue. So each is looked into by itself, past the reactor, and closed in the moment in
+/// which it is empty: whoever connects later is refused.
+pub async fn answer_backlog(accepting: Vec<Accepting>, longest: Duration) {
     let end = Instant::now() + longest;
-    loop {
-        let mut accepted = false;
-        for (socket, inbound) in sockets {
-            while let Ok(Ok((stream, peer))) = tokio::time::timeout(Duration::ZERO, socket.accept()).await {
-                accepted = true;
-                start(stream, peer, inbound);
-            }
+    let mut worker = None;
+    for Accepting { task, socket, inbound } in accepting {
+        task.abort();
+        // Its share of the socket is gone when this returns; how it ended does not matter.
+        let _ = task.await;
+        if let Some(Ok(socket)) = Rc::into_inner(socket).map(TcpListener::into_std) {
+            empty(&socket, &inbound);
         }
-        // Their tasks run while this one waits; a connection without a byte is not waited for longer than this.
-        let Some((_, inbound)) = sockets.first() else { return };
-        let busy = inbound.worker.has_unanswered();
-        if (!accepted && !busy) || Instant::now() >= end {
-            return;
-        }
+        worker = Some(Rc::clone(&inbound.worker));
+    }
+    // The connections' tasks run while this one waits.
+    while Instant::now() < end && worker.as_ref().is_some_and(|worker| worker.has_unanswered()) {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn empty(socket: &std::net::TcpListener, inbound: &Rc<Inbound>) {
+    loop {
+        match socket.accept() {
+            Ok((stream, peer)) => {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    start(stream, peer, inbound);
+                }
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(_) => return,
+        }
     }
 }
