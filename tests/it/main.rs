@@ -24,3 +24,5 @@ mod surface;
 mod deploy;
 
 mod tidy;
+
+mod http1;

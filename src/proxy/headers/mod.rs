@@ -165,7 +165,7 @@ fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Un
         return if uri.path().is_empty() { Err(Unacceptable::Target) } else { Ok(None) };
     }
     // An authority alone is the form of CONNECT, and of no other method (RFC 9112 §3.2.3).
-    let authority = uri.scheme().and(uri.authority()).ok_or(Unacceptable::Target)?;
+    let authority = uri.scheme().and_then(|_| uri.authority()).ok_or(Unacceptable::Target)?;
     let host = authority.as_str().rsplit('@').next().unwrap_or_default();
     let host = HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)?;
     let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);

@@ -21,6 +21,7 @@ pub(crate) struct Process {
     log: PathBuf,
     log_start: u64,
     handle: OwnedFd,
+    pid: i32,
     exit: watch::Receiver<Option<(Mono, Exit)>>,
     /// Toys end when this closes, so that none outlives a killed test run.
     _stdin: Option<ChildStdin>,
@@ -66,11 +67,24 @@ impl Process {
             on_exit(at, exit);
             let _ = told.send(Some((at, exit)));
         });
-        Self { name: name.to_owned(), log: log.to_owned(), log_start, handle, exit, _stdin: stdin }
+        Self {
+            name: name.to_owned(),
+            log: log.to_owned(),
+            log_start,
+            handle,
+            pid: pid.as_raw_nonzero().get(),
+            exit,
+            _stdin: stdin,
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// For reading `/proc`; signals go by [`Self::signal`], which can't hit another process.
+    pub(crate) const fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// Answers whether the process was still there to get it.
