@@ -87,9 +87,10 @@ impl Machine {
             Mode::Sidecar => self.may_finish,
             Mode::Plain if !self.rules.outbound => true,
             Mode::Plain if self.rules.inbound == 0 => {
-                // Counted from here on: a connection made just before the signal may still wait in the accept queue.
-                let last = world.last_outbound.unwrap_or_default().max(self.snapshot.since);
-                world.outbound_open == 0 && now.since(last) >= FINISH_QUIET
+                let unused_since = if world.outbound_open > 0 { now } else { self.outbound_unused.unwrap_or(now) };
+                let unused_since = world.last_outbound.map_or(unused_since, |came| came.max(unused_since));
+                self.outbound_unused = Some(unused_since);
+                now.since(unused_since) >= FINISH_QUIET
             }
             Mode::Plain => gone,
         };

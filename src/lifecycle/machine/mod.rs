@@ -35,6 +35,8 @@ pub struct Machine {
     /// The app was there at t0: of a finished or crashed one no hook is called.
     hook_expected: bool,
     draining_since: Option<Tick>,
+    /// Without inbound listeners, since when nobody uses the network through us.
+    outbound_unused: Option<Tick>,
     findings: Findings,
 }
 
@@ -77,6 +79,7 @@ impl Machine {
             ever_joined: false,
             hook_expected: false,
             draining_since: None,
+            outbound_unused: None,
             findings: Findings::default(),
         }
     }

@@ -200,11 +200,18 @@ async fn without_inbound_listeners_it_waits_for_its_outbound_connections() {
     flow.send("after\n").await.unwrap();
     assert_eq!(flow.read_exactly(6, SOON).await.unwrap(), b"after\n");
     drop(flow);
+    tokio::time::sleep(MILLIS(300)).await;
+    let mut again = Raw::connect(at).await.expect("an app may reconnect");
+    again.send("again\n").await.unwrap();
+    assert_eq!(again.read_exactly(6, SOON).await.unwrap(), b"again\n");
+    drop(again);
     assert_eq!(ebbtide.exit(SECONDS(4)).await, OK);
 
     // At the latest grace minus margin: 6 s - 1.2 s.
     let ebbtide = outbound_only(at, broker.address).start().await;
-    let flow = Raw::connect(at).await.unwrap();
+    let mut flow = Raw::connect(at).await.unwrap();
+    flow.send("open\n").await.unwrap();
+    flow.read_exactly(5, SOON).await.unwrap();
     let began = Mono::now();
     ebbtide.signal(Signal::TERM);
     assert_eq!(ebbtide.exit(SOON).await, OK);

@@ -132,3 +132,24 @@ fn a_drain_by_hand_heals_by_a_restart() {
     bench.pass(10);
     assert_eq!(bench.phase(), Phase::Terminated);
 }
+
+/// Row 14: an app that is told to stop at the same time may still dial.
+#[test]
+fn without_inbound_listeners_the_network_must_have_been_unused_for_a_second() {
+    let outbound_only = || Bench::serving(Rules { inbound: 0, ..rules(Mode::Plain) });
+    let mut bench = outbound_only();
+    assert_eq!(bench.event(Event::Signal).meaning, Some(Meaning::NothingToHold));
+    assert_eq!(bench.until(Phase::Terminated), 1000);
+
+    let mut bench = outbound_only();
+    bench.outbound_open = 1;
+    let _ = bench.event(Event::Signal);
+    bench.pass(5000);
+    bench.outbound_open = 0;
+    assert_eq!(bench.until(Phase::Terminated), 6000, "counted from the end of the connection");
+
+    let mut bench = outbound_only();
+    bench.outbound_open = 1;
+    let _ = bench.event(Event::Signal);
+    assert_eq!(bench.until(Phase::Terminated), 28_000, "grace minus margin");
+}
