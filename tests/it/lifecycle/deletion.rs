@@ -8,7 +8,7 @@ use super::{
     APP, Callers, EBBTIDE, MILLIS, OK, Probes, SECONDS, assert_app_was_idle_at_its_end, assert_orderly_end, call,
     in_flight, remarks, report, slow, status,
 };
-use crate::harness::client::{IdleHolder, Load, Plan, Request, send};
+use crate::harness::client::{IdleHolder, Load, Plan, Raw, Request, send};
 use crate::harness::http::Sum;
 use crate::harness::pod::{Event, Hook, Pod, PodBuilder};
 use crate::harness::process::KILLED;
@@ -196,6 +196,45 @@ async fn an_app_without_its_hook_costs_503s_and_is_reported() {
     assert_eq!(load.resets(), 0);
     assert_eq!(pod.exit_of(EBBTIDE), Some(OK));
     assert!(remarks(&report(&pod)).contains("app hook missing"), "{}", report(&pod));
+}
+
+/// C32: who has just connected, or was just answered without a notice, may speak before its connection is closed.
+#[tokio::test]
+async fn a_connection_is_not_closed_right_after_its_last_use() {
+    let pod = short_pod().start().await;
+    pod.ready().await;
+    let deletion = pod.delete(12);
+    pod.ebbtide().phase_becomes("holding", SOON).await;
+    let since = pod.ebbtide().status().await["seconds_since_t0"].as_f64().unwrap();
+    let hold_end = Mono::now() + Duration::from_secs_f64(2.0 - since);
+    let mut clients = JoinSet::new();
+    for number in 0..40 {
+        let address = pod.address();
+        clients.spawn(async move {
+            let answered = number % 2 == 0;
+            if !answered {
+                tokio::time::sleep(hold_end.since(Mono::now() + MILLIS(100))).await;
+            }
+            let mut client = Raw::connect(address).await.unwrap();
+            if answered {
+                // Its head is out before the notices begin, its end comes when the hold ends.
+                client.send("GET /chunks?n=19&every_ms=100 HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+                assert_eq!(client.reply("GET", SOON).await.unwrap().closes(), 0, "it was told to go");
+            }
+            let used = Mono::now();
+            // The closes are spread over two seconds: a fifth of them would come within these.
+            tokio::time::sleep(MILLIS(500)).await;
+            let sent = client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+            let late = used.elapsed() > MILLIS(900);
+            let reply = client.reply("GET", SOON).await;
+            assert!(late || (sent.is_ok() && reply.is_ok_and(|reply| reply.closes() == 1)), "client {number}");
+            !late
+        });
+    }
+    let in_time = clients.join_all().await.into_iter().filter(|in_time| *in_time).count();
+    deletion.finished().await;
+    assert!(in_time > 20, "the machine is too slow: {in_time}");
+    assert_orderly_end(&pod);
 }
 
 /// A probe that begins this close to the exit may be refused.
