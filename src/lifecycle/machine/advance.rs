@@ -18,6 +18,7 @@ impl Machine {
     /// What the world says of work in flight ends a phase only if the gate was closed before the world was read.
     pub(super) fn advance(&mut self, now: Tick, world: &World<'_>, gate_was_closed: bool, actions: &mut Actions) {
         let drained = gate_was_closed && world.in_flight() == 0;
+        self.release_hooks_of_the_gone(now, world, actions);
         loop {
             let before = self.snapshot.phase;
             let gone = world.gone(None, now);
@@ -45,6 +46,17 @@ impl Machine {
                 return;
             }
         }
+    }
+
+    /// A hook that holds back an app which is gone holds back nobody.
+    fn release_hooks_of_the_gone(&mut self, now: Tick, world: &World<'_>, actions: &mut Actions) {
+        self.joined.retain(|(id, scope)| {
+            let gone = world.gone(*scope, now);
+            if gone {
+                actions.release.push(*id);
+            }
+            !gone
+        });
     }
 
     fn enter_draining(&mut self, now: Tick) {
@@ -133,8 +145,8 @@ impl Machine {
         self.snapshot.phase = Phase::Terminated;
         self.snapshot.since = now;
         self.snapshot.gate_closed = true;
-        actions.release.append(&mut self.joined);
-        actions.release.extend(self.restart.abandon());
+        let restarting = self.restart.abandon();
+        actions.release.extend(self.joined.drain(..).chain(restarting).map(|(id, _)| id));
         actions.report |= world.forced > 0;
         actions.exit = Some(if world.forced > 0 { Outcome::Forced } else { Outcome::Drained });
     }

@@ -29,8 +29,8 @@ pub struct Machine {
     may_finish: bool,
     finishing: Option<Tick>,
     restart: Restart,
-    /// Open app hooks that joined the termination.
-    joined: Vec<u64>,
+    /// Open app hooks that joined the termination, with the listener each is limited to.
+    joined: Vec<(u64, Option<usize>)>,
     ever_joined: bool,
     /// The app was there at t0: of a finished or crashed one no hook is called.
     hook_expected: bool,
@@ -163,7 +163,7 @@ impl Machine {
             Meaning::Joins => {
                 self.ever_joined = true;
                 if self.snapshot.phase < Phase::Lingering {
-                    self.joined.push(id);
+                    self.joined.push((id, scope));
                 } else {
                     actions.release.push(id);
                 }
@@ -293,7 +293,7 @@ impl Machine {
             if let Some(since) = self.draining_since {
                 self.findings.drain_ms = Some(millis(now.since(since)));
             }
-            actions.release.append(&mut self.joined);
+            actions.release.extend(self.joined.drain(..).map(|(id, _)| id));
             actions.report = true;
             if let Some(deadlines) = self.snapshot.deadlines
                 && self.findings.grace_used_up_after_ms.is_none()

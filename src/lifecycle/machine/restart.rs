@@ -75,8 +75,8 @@ impl Restart {
     }
 
     /// The pod terminates after all: forgets everything and hands over the hooks still held.
-    pub(super) fn abandon(&mut self) -> Vec<u64> {
-        self.hooks.drain(..).filter(Hook::is_held).map(|hook| hook.id).collect()
+    pub(super) fn abandon(&mut self) -> Vec<(u64, Option<usize>)> {
+        self.hooks.drain(..).filter(Hook::is_held).map(|hook| (hook.id, hook.scope)).collect()
     }
 
     /// Bit per inbound listener.

@@ -153,3 +153,19 @@ fn without_inbound_listeners_the_network_must_have_been_unused_for_a_second() {
     let _ = bench.event(Event::Signal);
     assert_eq!(bench.until(Phase::Terminated), 28_000, "grace minus margin");
 }
+
+/// Two apps in one pod, each with a hook of its own: the first to die is not held any longer, the other one is.
+#[test]
+fn a_hook_is_released_when_its_own_app_is_gone() {
+    let mut bench = Bench::serving(Rules { inbound: 2, ..rules(Mode::Sidecar) });
+    let _ = bench.event(Event::OwnHook);
+    let _ = bench.app_hook(Some(0));
+    let _ = bench.app_hook(Some(1));
+    bench.upstreams[0].refusing_since = Some(bench.now);
+    assert!(bench.pass(490).is_empty());
+    assert_eq!(bench.pass(20), [0]);
+    assert_eq!(bench.phase(), Phase::Holding, "the other app still answers");
+    bench.upstreams[1].refusing_since = Some(bench.now);
+    assert_eq!(bench.pass(510), [1]);
+    assert_eq!(bench.phase(), Phase::Lingering);
+}
