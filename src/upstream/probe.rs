@@ -18,19 +18,24 @@ const AT_A_SIGNAL: Duration = Duration::from_millis(250);
 /// Dials for ever.
 pub async fn run(lifecycle: Lifecycle, listener: usize, upstream: UpstreamAddr) {
     let state = lifecycle.upstream(listener);
+    // A pause ends with the first refusal, so somebody has to ask.
+    let matters = || {
+        let snapshot = lifecycle.snapshot();
+        !state.is_up() || snapshot.phase.is_terminating() || snapshot.paused != 0
+    };
     loop {
         let started = Instant::now();
-        let often = !state.is_up() || lifecycle.snapshot().phase.is_terminating();
+        let often = matters();
         let fresh = state.last_accepted().is_some_and(|at| lifecycle.now().since(at) < SELDOM);
         if often || !fresh {
             report(lifecycle, listener, dial(&upstream).await.map(drop));
         }
-        let often = !state.is_up() || lifecycle.snapshot().phase.is_terminating();
+        let often = matters();
         // A refusal seen by a request, or t0, is not waited for: this looks at least every 100 ms.
         let next = started + if often { OFTEN } else { SELDOM };
         while Instant::now() < next {
             sleep_until(next.min(Instant::now() + OFTEN)).await;
-            if !often && (!state.is_up() || lifecycle.snapshot().phase.is_terminating()) {
+            if !often && matters() {
                 break;
             }
         }

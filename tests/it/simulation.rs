@@ -265,16 +265,18 @@ impl Storm {
         assert!(after.gate_closed || after.phase < Phase::Closing, "the gate is open in {:?}", after.phase);
         assert!(after.t0.is_none() || after.paused == 0, "paused after t0");
         assert!(after.t0.is_none_or(|t0| t0 <= self.now), "t0 lies ahead");
-        self.check_hooks(&after, actions);
+        self.check_hooks(&after, actions, views);
         self.check_drained(before, &after, views);
         self.check_exit(&after, actions);
     }
 
-    fn check_hooks(&mut self, after: &Snapshot, actions: &Actions) {
+    fn check_hooks(&mut self, after: &Snapshot, actions: &Actions, views: &[UpstreamView]) {
+        let some_app_gone = views.iter().any(|one| one.is_gone(self.now));
         for id in &actions.release {
             assert!(self.released.insert(*id), "hook {id} was released twice");
             assert!(self.held.iter().any(|(held, _)| held == id), "hook {id} was never held");
-            assert!(after.t0.is_none() || after.phase >= Phase::Lingering, "released in {:?}", after.phase);
+            let early = after.t0.is_some() && after.phase < Phase::Lingering;
+            assert!(!early || some_app_gone, "released in {:?} by an app that is there", after.phase);
         }
         self.held.retain(|(id, _)| !actions.release.contains(id));
         if after.phase >= Phase::Lingering {
