@@ -63,6 +63,7 @@ pub struct Tallies {
     /// Endings by force.
     pub forced: AtomicU64,
     last_arrival: AtomicU64,
+    last_connection: AtomicU64,
     last_outbound: AtomicU64,
     last_scrape: AtomicU64,
 }
@@ -247,6 +248,18 @@ impl Tallies {
     /// New work came that the hold and the drain's `quiet` count.
     pub fn arrival(&self, first_byte: Tick) {
         raise(&self.last_arrival, first_byte);
+    }
+
+    /// The first request of a new connection came; it is an arrival as well.
+    pub fn connection_came(&self, first_byte: Tick) {
+        raise(&self.last_connection, first_byte);
+        self.arrival(first_byte);
+    }
+
+    /// The latest of them. It tells how long the cluster went on sending; requests on older connections only tell
+    /// that their clients had not been told to go yet.
+    pub fn last_connection(&self) -> Option<Tick> {
+        read(&self.last_connection)
     }
 
     /// The latest of them.

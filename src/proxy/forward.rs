@@ -239,9 +239,12 @@ fn note_arrival(conn: &Conn, headers: &HeaderMap) {
     let worker = conn.worker();
     let terminating = worker.snapshot().phase.is_terminating();
     let first = !conn.served.get();
-    if (first || (terminating && !conn.told.get())) && !headers::is_probe(headers) {
-        worker.lifecycle.tallies().arrival(worker.lifecycle.now());
+    if !(first || (terminating && !conn.told.get())) || headers::is_probe(headers) {
+        return;
     }
+    let tallies = worker.lifecycle.tallies();
+    let now = worker.lifecycle.now();
+    if first { tallies.connection_came(now) } else { tallies.arrival(now) }
 }
 
 fn note_forwarded(inbound: &Inbound) {

@@ -122,7 +122,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
         io.put_back(first);
         if !conn.served.get() && !conn.framing.get().whole {
             // An arrival counts at its first byte; whether a slow head belongs to a probe can't be waited for.
-            conn.worker().lifecycle.tallies().arrival(conn.worker().lifecycle.now());
+            conn.worker().lifecycle.tallies().connection_came(conn.worker().lifecycle.now());
         }
         match http1::serve(io, conn, inbound).await {
             Served::Idle(back) => io = back,

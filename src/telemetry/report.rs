@@ -36,7 +36,7 @@ pub struct Report {
     pub late_refusals: u64,
     /// Latest arrival that counts, seconds after t0.
     pub last_arrival_seconds: f64,
-    /// A hold that would have covered it, whole seconds.
+    /// A hold that would have covered the latest new connection, whole seconds: so long did the cluster go on sending.
     pub hold_needed_seconds: u64,
     /// Clients told to go, by kind.
     pub notices: BTreeMap<&'static str, u64>,
@@ -70,6 +70,7 @@ impl Report {
         let now = lifecycle.now();
         let t0 = snapshot.t0.unwrap_or(now);
         let last = lifecycle.tallies().last_arrival().map_or(Duration::ZERO, |last| last.since(t0));
+        let last_new = lifecycle.tallies().last_connection().map_or(Duration::ZERO, |last| last.since(t0));
         let forced: BTreeMap<_, _> = metrics.forced.counts().collect();
         let millis = |value: Option<u64>| value.unwrap_or(0) as f64 / 1000.0;
         Self {
@@ -82,7 +83,7 @@ impl Report {
             late_arrivals: metrics.late_arrivals.total(),
             late_refusals: metrics.late_refusals.total(),
             last_arrival_seconds: round(last),
-            hold_needed_seconds: last.as_secs_f64().ceil() as u64,
+            hold_needed_seconds: last_new.as_secs_f64().ceil() as u64,
             notices: metrics.notices.counts().collect(),
             remarks: remarks(mode, budget, metrics, findings, last, &forced),
             forced,
