@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use super::access::Access;
 use super::body::{AppBody, Body, Exchange, RequestBody, Upstream};
 use super::headers::{self, UpgradeRequest};
-use super::response::{Reason, respond};
+use super::response::{Reason, come_back, respond};
 use super::{Inbound, tunnel, way};
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn, Doing};
@@ -25,6 +25,8 @@ struct Asked {
     client_closes: bool,
     /// An HTTP/1.0 client that asks for it is kept.
     asks_to_stay: bool,
+    /// An `EventSource` may be behind it.
+    wants_events: bool,
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
 }
@@ -51,6 +53,7 @@ pub async fn forward(
         method: request.method().clone(),
         client_closes: headers::says_close(request.headers()),
         asks_to_stay: request.version() == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
+        wants_events: headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
     };
     conn.client_closes.set(asked.client_closes);
@@ -196,7 +199,9 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
 }
 
 fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> Response<Body> {
-    let mut response = respond(reason);
+    let terminating = inbound.worker.lifecycle.snapshot().phase.is_terminating();
+    let invited = asked.wants_events && terminating && reason.parts().0 == StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = if invited { come_back() } else { respond(reason) };
     *response.version_mut() = asked.version;
     response.body_mut().keep(active);
     inbound.worker.metrics.requests.add(reason.parts().2 as usize);

@@ -1,7 +1,7 @@
 //! Every response that ebbtide makes itself.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use tokio::io::AsyncWriteExt;
 
@@ -151,6 +151,19 @@ pub fn respond(reason: Reason) -> Response<Body> {
     if reason.closes() {
         tell_to_close(headers);
     }
+    response
+}
+
+/// An empty stream of events in place of a 503, which would end an `EventSource` for good: it connects again, elsewhere
+/// (HTML Living Standard §9.2.3).
+pub fn come_back() -> Response<Body> {
+    const EVENTS: &[u8] = b"retry: 1000\n\n";
+    let mut response = Response::new(Body::own(Bytes::from_static(EVENTS)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(EVENTS.len()));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    tell_to_close(headers);
     response
 }
 

@@ -133,6 +133,11 @@ pub fn is_probe(headers: &HeaderMap) -> bool {
         .is_some_and(|agent| AGENTS.iter().any(|probe| agent.starts_with(probe)))
 }
 
+/// An `EventSource` asks, or something like it.
+pub fn wants_events(headers: &HeaderMap) -> bool {
+    has_token(headers, &http::header::ACCEPT, "text/event-stream")
+}
+
 /// RFC 9110 §9.2.2.
 pub fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE)

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::stage::{DRAINS, LONG, Stage, pause, plain, resident};
 use crate::harness::app::AppOptions;
-use crate::harness::client::{Ending, Failure, IdleHolder, Raw, Request};
+use crate::harness::client::{Ending, Failure, IdleHolder, Raw, Request, send};
 use crate::harness::process::Exit;
 use crate::harness::wait::{Mono, within};
 use crate::harness::{SOON, heavy, raise_open_files};
@@ -277,4 +277,16 @@ async fn a_second_signal_closes_idle_connections_at_once() {
     stage.px.signal(Signal::TERM);
     assert!(idle.all_closed(SOON).await.iter().all(|one| one.ending == Ending::Fin && one.bytes == 0));
     assert_eq!(stage.px.exit(SOON).await, Exit::Code(0));
+}
+
+/// §6: a 503 would end an `EventSource` for good, so it is told to come back instead.
+#[tokio::test]
+async fn an_event_source_is_told_to_come_back() {
+    let stage = lingering().await;
+    let events = Request::get("/chunks?sse=1").header("Accept", "text/event-stream");
+    let reply = send(stage.address, &events, SOON).await.expect("an answer");
+    assert_eq!((reply.status, reply.closes()), (200, 1));
+    assert_eq!(reply.head.get("content-type"), Some("text/event-stream"));
+    assert_eq!(reply.text(), "retry: 1000\n\n");
+    assert_eq!(stage.app.journal.lines("req").len(), 0, "nothing is forwarded any more");
 }
