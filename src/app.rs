@@ -5,8 +5,8 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::admin::Admin;
@@ -62,6 +62,9 @@ struct Reporter {
 /// For the last answers: of the workers to what waits in their accept queues, of the admin port to released hooks.
 const LAST_ANSWERS: Duration = Duration::from_millis(600);
 
+/// Workers get this long to start.
+const WORKERS_START: Duration = Duration::from_secs(10);
+
 /// Runs ebbtide until it has drained.
 ///
 /// # Errors
@@ -70,11 +73,14 @@ pub fn run(loaded: Loaded) -> Result<Outcome, AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         // Before any other work: a signal that comes now must not end the process by its default action.
         let signals = Signals::install()?;
         start(loaded, signals).await
-    })
+    });
+    // A name that is being looked up must not keep the process.
+    runtime.shutdown_background();
+    result
 }
 
 async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError> {
@@ -100,8 +106,8 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let admin = Admin::new(lifecycle, metrics, &config, descriptors);
     control::serve(control_socket, &admin)?;
     let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|(_, upstream)| upstream).collect();
-    for (number, upstream) in upstreams.iter().enumerate() {
-        drop(tokio::task::spawn_local(probe::run(lifecycle, number, upstream.clone())));
+    for (number, (name, upstream)) in inbound(&config).enumerate() {
+        drop(tokio::task::spawn_local(probe::run(lifecycle, number, name, upstream)));
     }
     // A signal from before the listeners were bound is heard first.
     tokio::task::yield_now().await;
@@ -185,18 +191,28 @@ fn start_workers(
     sockets: &[Bound],
 ) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
     let count = config.workers.unwrap_or_else(system::default_workers).get();
-    (0..count)
+    let (ready, outcomes) = mpsc::channel();
+    let workers = (0..count)
         .map(|number| {
             let config = Arc::clone(config);
+            let ready = ready.clone();
             let sockets: Vec<Bound> =
                 sockets.iter().map(|(index, socket)| Ok((*index, socket.try_clone()?))).collect::<io::Result<_>>()?;
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                if let Err(error) = Worker::run(lifecycle, metrics, config, max_connections, sockets) {
-                    tracing::error!(error = chain(&error), worker = number, "worker failed");
+                let started = ready.clone();
+                let report = move || drop(started.send(Ok(())));
+                if let Err(error) = Worker::run(lifecycle, metrics, config, max_connections, sockets, report) {
+                    // The receiver is gone only if another worker has failed already.
+                    drop(ready.send(Err(error)));
                 }
             })
         })
-        .collect()
+        .collect::<io::Result<Vec<_>>>()?;
+    for _ in 0..count {
+        // A process that says it is started must serve.
+        outcomes.recv_timeout(WORKERS_START).map_err(io::Error::other)??;
+    }
+    Ok(workers)
 }
 
 /// Not joined without a limit: a worker that hangs must not keep the process.
@@ -230,10 +246,9 @@ fn log_start(config: &Config, budget: &Budget) {
         budget = parts.join(", "),
         "ebbtide starts"
     );
-    match &budget.shrunk {
-        Some(shrunk) if shrunk.user_set => tracing::warn!("{}", shrunk.message),
-        Some(shrunk) => tracing::info!("{}", shrunk.message),
-        None => {}
+    // Defaults that had to shrink are nobody's mistake, and the line above has them.
+    if let Some(shrunk) = budget.shrunk.as_ref().filter(|shrunk| shrunk.user_set) {
+        tracing::warn!("{}", shrunk.message);
     }
 }
 
@@ -250,6 +265,8 @@ fn log_addresses(config: &Config, sockets: &[Bound], admin: &TcpListener) {
 #[expect(clippy::disallowed_methods, reason = "every runtime hangs: there is nobody to return to")]
 fn expired() {
     tracing::error!("the deadline has passed and the process hangs: exiting by force");
+    // The log has a thread of its own; it gets a moment, and no more.
+    std::thread::sleep(Duration::from_millis(50));
     std::process::exit(0);
 }
 

@@ -61,7 +61,7 @@ const LAST_SILENCE: Duration = Duration::from_millis(100);
 // === impl Worker ===
 
 impl Worker {
-    /// Runs a worker on the calling thread until the lifecycle is over.
+    /// Runs a worker on the calling thread until the lifecycle is over; calls `started` once it accepts.
     ///
     /// # Errors
     /// If the runtime can't be built or a socket not be registered with it.
@@ -71,6 +71,7 @@ impl Worker {
         config: Arc<Config>,
         max_connections: usize,
         sockets: Vec<Bound>,
+        started: impl FnOnce(),
     ) -> std::io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -85,7 +86,10 @@ impl Worker {
             conns: RefCell::default(),
             inbound: RefCell::default(),
         });
-        runtime.block_on(worker.serve(sockets))
+        let result = runtime.block_on(worker.serve(sockets, started));
+        // A name that is being looked up must not keep the process.
+        runtime.shutdown_background();
+        result
     }
 
     /// The lifecycle as last seen by this worker.
@@ -130,7 +134,7 @@ impl Worker {
         self.conns.borrow().iter().any(|conn| conn.doing.get() != Doing::Idle || new(conn))
     }
 
-    async fn serve(self: Rc<Self>, sockets: Vec<Bound>) -> std::io::Result<()> {
+    async fn serve(self: Rc<Self>, sockets: Vec<Bound>, started: impl FnOnce()) -> std::io::Result<()> {
         let mut accepting = Vec::new();
         let mut number = 0;
         for (index, socket) in sockets {
@@ -151,6 +155,7 @@ impl Worker {
                 }
             }
         }
+        started();
         self.sweep_until_terminated().await;
         accept::answer_backlog(accepting, LAST_ANSWERS).await;
         Ok(())

@@ -150,10 +150,11 @@ impl Admin {
 
     fn readyz(&self) -> Response<Body> {
         let snapshot = self.lifecycle.snapshot();
-        if snapshot.phase == Phase::Serving
+        if matches!(snapshot.phase, Phase::Starting | Phase::Serving)
             && let Some((name, _)) = self.lifecycle.upstreams().find(|(_, upstream)| !upstream.is_up())
         {
-            let reason = format!("the app behind listener {name} does not accept\n");
+            let phase = snapshot.phase.name();
+            let reason = format!("not ready, {phase}: the app behind listener {name} does not accept\n");
             return text(StatusCode::SERVICE_UNAVAILABLE, reason);
         }
         if snapshot.is_ready(self.lifecycle.now()) {

@@ -27,7 +27,7 @@ pub fn run(matches: &ArgMatches) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    logging::install(&loaded.config.log);
+    let _log = logging::install(&loaded.config.log);
     match crate::app::run(loaded) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {

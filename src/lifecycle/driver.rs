@@ -140,7 +140,7 @@ impl Driver {
                 tracing::info!(
                     from = before.phase.name(),
                     to = snapshot.phase.name(),
-                    t0 = snapshot.t0.map(|t0| t0.since_start().as_secs_f64()),
+                    seconds_since_t0 = snapshot.t0.map(|t0| self.lifecycle.now().since(t0).as_secs_f64()),
                     "phase changed"
                 );
             }

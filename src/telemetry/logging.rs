@@ -1,27 +1,35 @@
 //! The log: `tracing` events as JSON (default) or text, on stdout.
 
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
 use crate::config::{LogConfig, LogFormat};
 
-/// Installs the subscriber of the process; a second call is ignored.
-pub fn install(config: &LogConfig) {
+/// Lines that wait for a slow reader of stdout; further ones are dropped.
+const WAITING_LINES: usize = 4096;
+
+/// Installs the subscriber of the process; a second call is ignored. What waits is written when the guard is dropped.
+///
+/// A thread of its own writes: a stdout that nobody reads must not stop the traffic, nor keep the process.
+#[must_use = "what waits is lost without the guard"]
+pub fn install(config: &LogConfig) -> WorkerGuard {
+    let (stdout, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(WAITING_LINES)
+        .thread_name("log")
+        .finish(std::io::stdout());
     let level = LevelFilter::from_level(config.level);
     let registry = tracing_subscriber::registry().with(level);
-    // A failed write to stdout must never be a reason to stop serving.
+    let layer = fmt::layer().with_target(false).log_internal_errors(false).with_writer(stdout);
     let result = match config.format {
-        LogFormat::Json => {
-            let layer = fmt::layer().json().flatten_event(true).with_target(false).log_internal_errors(false);
-            registry.with(layer).try_init()
-        }
-        LogFormat::Text => {
-            registry.with(fmt::layer().with_target(false).with_ansi(false).log_internal_errors(false)).try_init()
-        }
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        LogFormat::Text => registry.with(layer.with_ansi(false)).try_init(),
     };
     // Only tests start twice in one process.
     drop(result);
+    guard
 }
 
 /// An error with its causes, for a log field: `a: b: c`.

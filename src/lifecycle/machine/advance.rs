@@ -9,6 +9,8 @@ use crate::lifecycle::tick::Tick;
 
 /// Silence that ends the 503s of a finish inside the hold.
 const FINISH_QUIET: Duration = Duration::from_secs(1);
+/// What the workers need to answer what waits in their accept queues.
+const LAST_ANSWERS: Duration = Duration::from_millis(400);
 /// Longest extra time of a finish for connections that are being read away.
 const LINGER_AT_EXIT: Duration = Duration::from_millis(500);
 
@@ -117,14 +119,16 @@ impl Machine {
                     self.snapshot.exit_by = None;
                     false
                 } else {
-                    self.snapshot.exit_by.get_or_insert(now + NO_SIGNAL);
+                    // Never earlier than the machine itself would end it.
+                    self.snapshot.exit_by.get_or_insert_with(|| (deadlines.grace_end + NO_SIGNAL).max(now));
                     now >= deadlines.grace_end + NO_SIGNAL
                 }
             }
             Mode::Plain => now >= deadlines.end,
         };
         let killed_soon = self.findings.grace_used_up_after_ms.is_some();
-        if out_of_time || (killed_soon && self.snapshot.exit_by.is_none_or(|at| now >= at)) {
+        // SIGKILL is near: what waits in the accept queues must be answered before the promised exit as well.
+        if out_of_time || (killed_soon && self.snapshot.exit_by.is_none_or(|at| now >= at - LAST_ANSWERS)) {
             return self.exit(now, world, actions);
         }
         let Some(since) = self.finishing else { return };
@@ -147,6 +151,12 @@ impl Machine {
         self.snapshot.gate_closed = true;
         let restarting = self.restart.abandon();
         actions.release.extend(self.joined.drain(..).chain(restarting).map(|(id, _)| id));
+        let last_answers_by = now + LAST_ANSWERS + LAST_ANSWERS;
+        if self.findings.grace_used_up_after_ms.is_none() {
+            // The process is nearly over: a watchdog set to an earlier end would call that a hang, one set to a later
+            // one would let a real hang go on.
+            self.snapshot.exit_by = Some(last_answers_by);
+        }
         actions.report |= world.forced > 0;
         actions.exit = Some(if world.forced > 0 { Outcome::Forced } else { Outcome::Drained });
     }
@@ -162,6 +172,11 @@ impl Machine {
         debug_assert!(!s.phase.refuses_requests() || s.gate_closed, "a refusing phase has its gate closed: {s:?}");
         debug_assert!(s.t0.is_none() || s.paused == 0, "nothing is paused after t0: {s:?}");
         debug_assert!(s.phase < Phase::Lingering || self.joined.is_empty(), "hooks are released: {s:?}");
+        let waits_for_signal = s.phase == Phase::Lingering && self.rules.mode == Mode::Sidecar && !self.may_finish;
+        debug_assert!(
+            !waits_for_signal || s.exit_by.zip(s.deadlines).is_none_or(|(at, d)| at >= d.grace_end + NO_SIGNAL),
+            "nothing but a signal ends a lingering sidecar early: {s:?}"
+        );
         debug_assert!(s.phase != Phase::Closing || (s.force_at <= s.kill_at && s.force_at.is_some()), "{s:?}");
     }
 }

@@ -169,3 +169,37 @@ fn a_hook_is_released_when_its_own_app_is_gone() {
     assert_eq!(bench.pass(510), [1]);
     assert_eq!(bench.phase(), Phase::Lingering);
 }
+
+/// A queue consumer may be without a connection for a while: the watchdog must not take that for the end.
+#[test]
+fn a_closed_outbound_connection_does_not_bring_the_end_nearer() {
+    let mut bench = Bench::starting(Rules { inbound: 0, ..rules(Mode::Sidecar) });
+    let _ = bench.event(Event::Bound);
+    bench.outbound_open = 1;
+    let _ = bench.event(Event::OwnHook);
+    let t0 = bench.now;
+    assert_eq!((bench.phase(), bench.machine.snapshot().exit_by), (Phase::Lingering, None));
+    bench.outbound_open = 0;
+    bench.pass(10);
+    assert_eq!(bench.machine.snapshot().exit_by, Some(t0 + ms(35_000)));
+    bench.pass(34_900);
+    assert_eq!(bench.phase(), Phase::Lingering);
+}
+
+/// §2 row 9: the workers still have to answer their accept queues within the promised 1.5 s.
+#[test]
+fn a_grace_used_up_leaves_time_for_the_last_answers() {
+    let mut bench = Bench::serving(rules(Mode::Sidecar));
+    let _ = bench.event(Event::OwnHook);
+    let _ = bench.app_hook(None);
+    bench.pass(3000);
+    bench.upstreams[0].in_flight = 1;
+    let signal = bench.now;
+    let _ = bench.event(Event::Signal);
+    while bench.phase() != Phase::Terminated {
+        bench.last_arrival = Some(bench.now);
+        bench.pass(10);
+    }
+    assert!(bench.now <= signal + ms(1100), "{:?} after the signal", bench.now.since(signal));
+    assert_eq!(bench.machine.snapshot().exit_by, Some(signal + ms(1500)));
+}
