@@ -4,6 +4,8 @@ mod budget;
 
 mod deletion;
 
+mod hangs;
+
 mod jobs;
 
 mod plain;
