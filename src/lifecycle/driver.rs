@@ -22,6 +22,7 @@ pub struct Driver {
     watchdog: Watchdog,
     hooks: HashMap<u64, oneshot::Sender<()>>,
     next_hook: u64,
+    hook_lines: u32,
     views: Vec<UpstreamView>,
 }
 
@@ -33,6 +34,8 @@ pub trait Observer {
     fn report(&mut self, snapshot: &Snapshot, findings: &Findings);
 }
 
+/// Most lines about app hooks in one life.
+const HOOK_LINES: u32 = 50;
 /// While time drives the machine.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -43,8 +46,16 @@ impl Driver {
     pub fn new(rules: Rules, inbound_names: Vec<String>, watchdog: Watchdog) -> (Self, Lifecycle) {
         let machine = Machine::new(rules);
         let (lifecycle, messages) = Lifecycle::new(inbound_names, machine.snapshot());
-        let driver =
-            Self { machine, lifecycle, messages, watchdog, hooks: HashMap::new(), next_hook: 0, views: Vec::new() };
+        let driver = Self {
+            machine,
+            lifecycle,
+            messages,
+            watchdog,
+            hooks: HashMap::new(),
+            next_hook: 0,
+            hook_lines: 0,
+            views: Vec::new(),
+        };
         (driver, lifecycle)
     }
 
@@ -127,7 +138,7 @@ impl Driver {
             shared.inbound.iter().for_each(|inbound| inbound.counts.mark());
         }
         if let Some(meaning) = actions.meaning {
-            log_meaning(meaning, &snapshot);
+            self.log_meaning(meaning, &snapshot);
         }
         if *before != snapshot {
             shared.snapshot.send_replace(snapshot);
@@ -155,32 +166,41 @@ impl Driver {
                 let _ = released.send(());
             }
         }
-        if !actions.release.is_empty() {
+        if !actions.release.is_empty() && self.hook_lines <= HOOK_LINES {
             tracing::info!(hooks = actions.release.len(), phase = snapshot.phase.name(), "app hooks released");
         }
     }
-}
 
-fn log_meaning(meaning: Meaning, snapshot: &Snapshot) {
-    let text = match meaning {
-        Meaning::LeaveAtOnce => "signal before the listeners were bound: leaving at once",
-        Meaning::Joins => "one more witness of the same termination",
-        Meaning::NothingToHold => "termination without inbound work: no hold",
-        Meaning::PodTermination => "own hook: the pod terminates",
-        Meaning::HookReturns => "app hook while the app is gone: it returns at once",
-        Meaning::PerhapsRestart => "app hook alone: an app restart, unless the own hook or a signal follows",
-        Meaning::Hurry => "second signal: closing now",
-        Meaning::Nothing => "repeated signal: nothing more to shorten",
-        Meaning::Finish => "signal with nothing left to do: finishing",
-        Meaning::GraceUsedUp => {
-            "signal while the app still runs: the real grace period is used up, SIGKILL follows; closing now"
+    fn log_meaning(&mut self, meaning: Meaning, snapshot: &Snapshot) {
+        // Anybody can call /app-stop: the first calls tell all there is to tell.
+        if matches!(meaning, Meaning::Joins | Meaning::PerhapsRestart | Meaning::HookReturns) {
+            self.hook_lines += 1;
+            if self.hook_lines > HOOK_LINES {
+                return;
+            }
         }
-        Meaning::OnlySidecarRestarts => "signal right after the own hook: only ebbtide restarts, the schedule stands",
-        Meaning::KeepSchedule => "first signal of a termination under way: the schedule stands",
-        Meaning::SignalTermination => "termination by signal",
-    };
-    match meaning {
-        Meaning::GraceUsedUp => tracing::warn!(phase = snapshot.phase.name(), "{text}"),
-        _ => tracing::info!(phase = snapshot.phase.name(), "{text}"),
+        let text = match meaning {
+            Meaning::LeaveAtOnce => "signal before the listeners were bound: leaving at once",
+            Meaning::Joins => "one more witness of the same termination",
+            Meaning::NothingToHold => "termination without inbound work: no hold",
+            Meaning::PodTermination => "own hook: the pod terminates",
+            Meaning::HookReturns => "app hook while the app is gone: it returns at once",
+            Meaning::PerhapsRestart => "app hook alone: an app restart, unless the own hook or a signal follows",
+            Meaning::Hurry => "second signal: closing now",
+            Meaning::Nothing => "repeated signal: nothing more to shorten",
+            Meaning::Finish => "signal with nothing left to do: finishing",
+            Meaning::GraceUsedUp => {
+                "signal while the app still runs: the real grace period is used up, SIGKILL follows; closing now"
+            }
+            Meaning::OnlySidecarRestarts => {
+                "signal right after the own hook: only ebbtide restarts, the schedule stands"
+            }
+            Meaning::KeepSchedule => "first signal of a termination under way: the schedule stands",
+            Meaning::SignalTermination => "termination by signal",
+        };
+        match meaning {
+            Meaning::GraceUsedUp => tracing::warn!(phase = snapshot.phase.name(), "{text}"),
+            _ => tracing::info!(phase = snapshot.phase.name(), "{text}"),
+        }
     }
 }
