@@ -166,7 +166,8 @@ impl Driver {
                 let _ = released.send(());
             }
         }
-        if !actions.release.is_empty() && self.hook_lines <= HOOK_LINES {
+        let worth_a_line = self.hook_lines <= HOOK_LINES || before.phase != snapshot.phase;
+        if !actions.release.is_empty() && worth_a_line {
             tracing::info!(hooks = actions.release.len(), phase = snapshot.phase.name(), "app hooks released");
         }
     }
