@@ -88,7 +88,13 @@ async fn status_is_told_as_text_and_as_json() {
     let output = ebbtide.run(&["status"]).await;
     assert!(output.status.success());
     let shown = text(&output.stdout);
-    for line in ["phase        serving for ", "ready        yes", "app          default: accepts"] {
+    let lines = [
+        "phase        serving for ",
+        "ready        yes",
+        "app          default: accepts",
+        "app restarts 0 announced by its hook",
+    ];
+    for line in lines {
         assert!(shown.contains(line), "{shown}");
     }
     let output = ebbtide.run(&["status", "--output", "json"]).await;
