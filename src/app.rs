@@ -33,8 +33,8 @@ pub enum AppError {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Bind(Vec<BindError>),
     /// The control socket could not be bound.
-    #[error("the control socket can't be bound (EBBTIDE_CONTROL_SOCKET names another path)")]
-    Control(#[source] io::Error),
+    #[error(transparent)]
+    Control(#[from] control::BindError),
     /// The operating system would not give threads, signals or a runtime.
     #[error("starting failed")]
     System(#[from] io::Error),
@@ -98,9 +98,11 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let names = inbound(&config).map(|(name, _)| name).collect();
     let (driver, lifecycle) = Driver::new(Rules::new(&config, budget.clone()), names, watchdog);
     let (sockets, admin_socket) = bind_all(&config).map_err(AppError::Bind)?;
-    let control_socket = control::bind(&config.control_socket).map_err(AppError::Control)?;
+    let control_socket = control::bind(&config.control_socket)?;
     let workers = start_workers(lifecycle, metrics, &config, max_connections, &sockets)?;
     log_addresses(&config, &sockets, &admin_socket);
+    let control_address = control_socket.local_addr().map_or_else(|_| String::new(), |a| control::describe(&a));
+    tracing::info!(listener = "control", address = control_address, "listening");
     // From here on they are the workers' alone: the last of them closes a socket in the moment in which it is empty.
     drop(sockets);
     let admin = Admin::new(lifecycle, metrics, &config, descriptors);

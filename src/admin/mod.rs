@@ -142,7 +142,7 @@ impl Admin {
             }
             "/status" => {
                 let status = Status::now(self.lifecycle, self.findings.get());
-                typed(StatusCode::OK, "application/json", status.to_json())
+                typed(StatusCode::OK, "application/json", format!("{}\n", status.to_json()))
             }
             _ => text(StatusCode::NOT_FOUND, "paths: /livez /readyz /startupz /metrics /status /app-stop\n"),
         }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::in_flight::Work;
 use crate::lifecycle::machine::Findings;
+use crate::lifecycle::tick::Tick;
 
 /// The state at one moment; times in seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -23,8 +24,8 @@ pub struct Status {
     pub ready: bool,
     /// Since t0; absent before.
     pub seconds_since_t0: Option<f64>,
-    /// Deadlines after t0: hold end, drain deadline, hook release.
-    pub deadlines: Option<BTreeMap<String, f64>>,
+    /// Absent before t0.
+    pub deadlines: Option<Schedule>,
     /// Work in flight by kind.
     pub in_flight: BTreeMap<String, u64>,
     /// Downstream connections.
@@ -35,8 +36,19 @@ pub struct Status {
     pub parked: u64,
     /// Inbound listeners whose app accepts.
     pub upstreams: BTreeMap<String, bool>,
-    /// App-only restarts seen.
+    /// App-only restarts announced by an app hook.
     pub app_restarts: u32,
+}
+
+/// Deadlines in seconds after t0, in the order of time.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The hold ends at the latest.
+    pub hold_end: f64,
+    /// What is in flight after this is ended by force.
+    pub drain_deadline: f64,
+    /// App hooks are released at the latest.
+    pub hook_release: f64,
 }
 
 // === impl Status ===
@@ -50,14 +62,12 @@ impl Status {
         let upstreams: BTreeMap<_, _> =
             lifecycle.upstreams().map(|(name, upstream)| (name.to_owned(), upstream.is_up())).collect();
         let deadlines = snapshot.deadlines.zip(snapshot.t0).map(|(deadlines, t0)| {
-            [
-                ("hold_end", deadlines.hold_end),
-                ("drain_deadline", deadlines.drain_deadline),
-                ("hook_release", snapshot.kill_at.unwrap_or(deadlines.close_deadline)),
-            ]
-            .map(|(name, tick)| (name.to_owned(), tick.since(t0).as_secs_f64()))
-            .into_iter()
-            .collect()
+            let after = |tick: Tick| tick.since(t0).as_secs_f64();
+            Schedule {
+                hold_end: after(deadlines.hold_end),
+                drain_deadline: after(deadlines.drain_deadline),
+                hook_release: after(snapshot.kill_at.unwrap_or(deadlines.close_deadline)),
+            }
         });
         let serving_app = snapshot.phase.is_terminating() || upstreams.values().all(|up| *up);
         Self {
@@ -93,9 +103,9 @@ impl Status {
         line("ready", if self.ready { "yes".into() } else { "no".into() });
         if let (Some(since), Some(deadlines)) = (self.seconds_since_t0, &self.deadlines) {
             line("terminating", format!("for {since:.1}s"));
-            for (name, at) in deadlines {
-                line("", format!("{name} at {at:.2}s"));
-            }
+            line("", format!("hold_end at {:.2}s", deadlines.hold_end));
+            line("", format!("drain_deadline at {:.2}s", deadlines.drain_deadline));
+            line("", format!("hook_release at {:.2}s", deadlines.hook_release));
         }
         let in_flight: Vec<_> = self.in_flight.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
         line("in flight", in_flight.join(", "));
@@ -104,7 +114,7 @@ impl Status {
         for (name, up) in &self.upstreams {
             line("app", format!("{name}: {}", if *up { "accepts" } else { "does not accept" }));
         }
-        line("restarts", self.app_restarts.to_string());
+        line("app restarts", format!("{} announced by its hook", self.app_restarts));
         line("version", self.version.clone());
         text
     }

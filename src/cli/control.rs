@@ -13,7 +13,6 @@ use crate::telemetry::logging;
 
 /// Where the process is, and how the answer is printed.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The control socket's path; EBBTIDE_CONTROL_SOCKET is the same
     #[arg(long, value_name = "PATH")]
@@ -33,13 +32,22 @@ enum Output {
     Json,
 }
 
-const EXAMPLES: &str = "\
+/// Help text of `drain`.
+pub const DRAIN_EXAMPLES: &str = "\
+The process is found through the same variables that `ebbtide run` has: EBBTIDE_CONTROL_SOCKET, EBBTIDE_CONFIG,
+EBBTIDE_CONFIG_YAML. Nobody answering within 1 s is exit code 1.
+
+Example, the sidecar's own hook; it can't be taken back:
+  lifecycle: {preStop: {exec: {command: [\"/ebbtide\", \"drain\"]}}}   # runs `ebbtide drain`";
+
+/// Help text of `status`.
+pub const STATUS_EXAMPLES: &str = "\
 The process is found through the same variables that `ebbtide run` has: EBBTIDE_CONTROL_SOCKET, EBBTIDE_CONFIG,
 EBBTIDE_CONFIG_YAML. Nobody answering within 1 s is exit code 1.
 
 Examples:
   ebbtide status --output json
-  lifecycle: {preStop: {exec: {command: [\"/ebbtide\", \"drain\"]}}}   # the sidecar's own hook";
+  kubectl exec POD -c ebbtide -- /ebbtide status";
 
 /// Starts the drain, and returns at once.
 pub fn drain(options: &Options) -> ExitCode {

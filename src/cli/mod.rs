@@ -29,8 +29,10 @@ enum Command {
     #[command(after_help = run::EXAMPLES)]
     Run,
     /// Tell the running sidecar that the pod terminates (its own preStop hook)
+    #[command(after_help = control::DRAIN_EXAMPLES)]
     Drain(control::Options),
     /// Show what the running sidecar is doing
+    #[command(after_help = control::STATUS_EXAMPLES)]
     Status(control::Options),
     /// Check configuration files, show the settings in force
     #[command(subcommand, after_help = config::EXAMPLES)]

@@ -10,7 +10,8 @@ use crate::telemetry::logging;
 
 /// Help text.
 pub const EXAMPLES: &str = "\
-Every flag has a variable and a key in the file; later ones win: file, EBBTIDE_CONFIG_YAML, variables, flags.
+Every flag has a variable, and all but --config have a key in the file.
+Later ones win: file, EBBTIDE_CONFIG_YAML, variables, flags.
 
 Examples:
   ebbtide run --upstream http://127.0.0.1:8080

@@ -23,6 +23,10 @@ pub(super) fn parse_bind(text: &str) -> Result<SocketAddr, Fault> {
     if text.parse::<IpAddr>().is_ok() || text.strip_prefix('[').is_some_and(|rest| rest.ends_with(']')) {
         return Err(Fault::new("has no port").hint("write it like 0.0.0.0:14080 or [::]:14080"));
     }
+    let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+    if is_too_large_a_port(port) {
+        return Err(Fault::new("has no valid port").hint("the port must be 0 to 65535"));
+    }
     if let Some((host, port)) = text.rsplit_once(':')
         && parse_port(port).is_some()
         && is_host_name(host)
@@ -133,6 +137,10 @@ fn split_host(text: &str) -> Result<(&str, Option<&str>), Fault> {
 /// Digits only: `u16::from_str` would take a plus sign too.
 fn parse_port(text: &str) -> Option<u16> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+fn is_too_large_a_port(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && parse_port(text).is_none()
 }
 
 fn is_host_name(text: &str) -> bool {

@@ -100,24 +100,28 @@ impl Fault {
     }
 }
 
-/// The candidate a mistyped name most likely meant: few edits away, or the same last part in another section.
+/// The candidate a mistyped name most likely meant: at most a third of it mistyped, or the same last part in another
+/// section.
 pub(super) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A longer name is no typing mistake, and the distance below is quadratic.
     if given.len() > 100 {
         return None;
     }
     let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
-    let allowed = (given.chars().count() / 3).max(2);
+    let section = given.rfind('.').map_or("", |dot| &given[..=dot]);
     candidates
         .into_iter()
         .map(|candidate| {
             let same_last = last(candidate) == last(given);
             let distance = edits(given, candidate).min(if same_last { 1 } else { usize::MAX });
-            (distance, candidate)
+            // A section spelt right must not make up for a name that has nothing in common.
+            let tried = if candidate.starts_with(section) { &given[section.len()..] } else { given };
+            let allowed = if same_last { 1 } else { tried.chars().count() / 3 };
+            (distance, allowed, candidate)
         })
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+        .filter(|(distance, allowed, _)| distance <= allowed)
+        .min_by_key(|(distance, ..)| *distance)
+        .map(|(.., candidate)| candidate)
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours, without regard to case.

@@ -109,6 +109,8 @@ pub fn clap_args() -> Vec<Arg> {
     KEYS.iter()
         .filter_map(|key| key.flag.map(|flag| (key, flag)))
         .map(|(key, flag)| Arg::new(key.path).long(flag).value_name(key.kind.value_name()).help(key.help()))
+        // `--hold -5s` is a fault in the value, and our own message says which.
+        .map(|arg| arg.allow_hyphen_values(true))
         .collect()
 }
 

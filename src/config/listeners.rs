@@ -76,7 +76,7 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
             .flatten(),
     );
 
-    let default_bind = keys::find(BIND).and_then(|key| key.kind.parse(key.default).ok());
+    let default_bind = keys::find(BIND).filter(|_| inbound).and_then(|key| key.kind.parse(key.default).ok());
     let value = |setting: Option<&Setting>| setting.and_then(|setting| setting.value.clone());
     // What is faulty or missing has been reported; without all parts there is nothing to compare with others.
     let Some(Value::Name(name_value)) = value(name) else {

@@ -295,10 +295,12 @@ impl Layer {
             }
             (None, None) => {
                 let nothing_else = items.is_empty();
+                // An empty variable has been reported: it was meant to name the app.
+                let meant = self.errors.iter().any(|error| error.key == UPSTREAM);
                 self.errors.extend(
                     bind.map(|bind| no_upstream(&bind))
                         .or_else(|| nothing_else.then(no_listener))
-                        .filter(|_| !self.incomplete),
+                        .filter(|_| !self.incomplete && !meant),
                 );
                 return;
             }

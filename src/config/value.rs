@@ -109,6 +109,10 @@ impl Kind {
             Self::CountOrAuto => parse_count(trimmed).map_err(|fault| fault.or_word("auto")),
             Self::Count => parse_count(trimmed),
             Self::Switch => parse_switch(trimmed),
+            Self::Bind | Self::Upstream if let Some(name) = left_as_written(trimmed) => {
+                Err(Fault::new("holds a variable's name instead of its value")
+                    .hint(format!("Kubernetes did not replace $({name}): define {name} above it in the same env list")))
+            }
             Self::Bind => address::parse_bind(trimmed).map(Value::Bind),
             Self::Upstream => address::parse_upstream(trimmed).map(Value::Upstream),
             Self::Path if trimmed.contains('\0') => Err(Fault::new("holds a NUL byte")),
@@ -121,6 +125,12 @@ impl Kind {
             Self::Text => Err(Fault::new("can't stand here")),
         }
     }
+}
+
+/// The name in the first `$(NAME)`.
+fn left_as_written(text: &str) -> Option<&str> {
+    let (name, _) = text.split_once("$(")?.1.split_once(')')?;
+    Some(name)
 }
 
 fn at_least(min: Duration, duration: Duration) -> Result<Duration, Fault> {

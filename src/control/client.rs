@@ -13,12 +13,12 @@ use crate::config::ControlSocket;
 pub enum ControlError {
     /// Nobody answers.
     #[error(
-        "no ebbtide answers on {socket} (is `ebbtide run` running in this container, with the same \
-         EBBTIDE_CONTROL_SOCKET?)"
+        "no ebbtide answers on {places} (is `ebbtide run` running in this container, with the same \
+         EBBTIDE_CONTROL_SOCKET, or control_socket in the file of --config?)"
     )]
     Unreachable {
-        /// Where it was looked for.
-        socket: String,
+        /// Everywhere it was looked for.
+        places: String,
         /// The last failure.
         #[source]
         source: io::Error,
@@ -42,13 +42,8 @@ const LONGEST_ANSWER: u64 = 1 << 20;
 /// # Errors
 /// If nobody answers within a second, or the answer is a refusal.
 pub fn ask(socket: &ControlSocket, verb: &str) -> Result<Status, ControlError> {
-    let answer = exchange(socket, verb).map_err(|source| ControlError::Unreachable {
-        socket: match socket {
-            ControlSocket::Default => super::DEFAULT_PATH.to_owned(),
-            ControlSocket::Path(path) => path.display().to_string(),
-        },
-        source,
-    })?;
+    let answer =
+        exchange(socket, verb).map_err(|source| ControlError::Unreachable { places: places(socket), source })?;
     if let Ok(status) = serde_json::from_str(&answer) {
         return Ok(status);
     }
@@ -56,6 +51,15 @@ pub fn ask(socket: &ControlSocket, verb: &str) -> Result<Status, ControlError> {
     match refusal.as_ref().and_then(|value| value.get("error")?.as_str()) {
         Some(text) => Err(ControlError::Refused(text.to_owned())),
         None => Err(ControlError::Garbled(answer.chars().take(200).collect())),
+    }
+}
+
+fn places(socket: &ControlSocket) -> String {
+    let places: Vec<_> = addresses(socket).unwrap_or_default().iter().map(super::describe).collect();
+    match (places.is_empty(), socket) {
+        (true, ControlSocket::Path(path)) => path.display().to_string(),
+        (true, ControlSocket::Default) => super::DEFAULT_PATH.to_owned(),
+        (false, _) => places.join(" or "),
     }
 }
 

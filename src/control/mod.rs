@@ -25,19 +25,40 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest verb with its newline, and then some.
 const LONGEST_LINE: u64 = 64;
 
+/// Why the control socket could not be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// A living process has it.
+    #[error("another ebbtide answers on {0}: give this one another EBBTIDE_CONTROL_SOCKET")]
+    Taken(String),
+    /// A file that is not ours to remove.
+    #[error("{0} is no socket: remove it, or give another EBBTIDE_CONTROL_SOCKET")]
+    NoSocket(String),
+    /// Anything else.
+    #[error("the control socket {0} can't be bound (EBBTIDE_CONTROL_SOCKET names another path)")]
+    Io(String, #[source] io::Error),
+}
+
 /// Binds the socket. The default path falls back to an abstract socket, for a read-only root.
 ///
 /// # Errors
 /// If neither can be bound, or another process answers on it.
-pub fn bind(socket: &ControlSocket) -> io::Result<StdListener> {
+pub fn bind(socket: &ControlSocket) -> Result<StdListener, BindError> {
     match socket {
         ControlSocket::Path(path) => bind_path(path),
-        ControlSocket::Default => bind_path(Path::new(DEFAULT_PATH)).or_else(|error| {
-            if error.kind() == io::ErrorKind::AddrInUse {
-                return Err(error);
-            }
-            StdListener::bind_addr(&abstract_address()?)
+        ControlSocket::Default => bind_path(Path::new(DEFAULT_PATH)).or_else(|error| match error {
+            BindError::Io(..) => bind_abstract(),
+            BindError::Taken(_) | BindError::NoSocket(_) => Err(error),
         }),
+    }
+}
+
+/// Where a bound socket is, for people: a path, or `@` and the name of an abstract socket.
+pub fn describe(address: &SocketAddr) -> String {
+    match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, Some(name)) => format!("@{}", String::from_utf8_lossy(name)),
+        (None, None) => String::new(),
     }
 }
 
@@ -56,20 +77,34 @@ fn abstract_address() -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("ebbtide-control-{inode}"))
 }
 
-fn bind_path(path: &Path) -> io::Result<StdListener> {
+fn bind_path(path: &Path) -> Result<StdListener, BindError> {
+    let shown = || path.display().to_string();
+    let failed = |error| BindError::Io(shown(), error);
     match StdListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let nobody = StdStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-            if !nobody || !is_socket {
-                return Err(error);
+            if !std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+                return Err(BindError::NoSocket(shown()));
             }
-            // A socket file that nobody answers on is left over from a process that was killed.
-            std::fs::remove_file(path)?;
-            StdListener::bind(path)
+            match StdStream::connect(path) {
+                Ok(_) => Err(BindError::Taken(shown())),
+                // A socket file that nobody answers on is left over from a process that was killed.
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path).and_then(|()| StdListener::bind(path)).map_err(failed)
+                }
+                Err(error) => Err(failed(error)),
+            }
         }
-        result => result,
+        result => result.map_err(failed),
     }
+}
+
+fn bind_abstract() -> Result<StdListener, BindError> {
+    let failed = |error| BindError::Io("in the abstract namespace".to_owned(), error);
+    let address = abstract_address().map_err(failed)?;
+    StdListener::bind_addr(&address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => BindError::Taken(describe(&address)),
+        _ => BindError::Io(describe(&address), error),
+    })
 }
 
 /// Answers until the process ends.

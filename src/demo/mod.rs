@@ -36,15 +36,15 @@ pub struct Options {
     pub rate: u32,
 
     /// How long ebbtide goes on taking new work after the deletion
-    #[arg(long, value_name = "SECS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=15))]
+    #[arg(long, value_name = "SECS", default_value_t = 6, value_parser = |text: &str| whole_seconds(text, 1))]
     pub hold: u64,
 
     /// How late the balancer learns of the deletion
-    #[arg(long, value_name = "SECS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=15))]
+    #[arg(long, value_name = "SECS", default_value_t = 3, value_parser = |text: &str| whole_seconds(text, 1))]
     pub lag: u64,
 
     /// Give the app without ebbtide a `preStop: sleep` of this length (0: no hook)
-    #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=15))]
+    #[arg(long, value_name = "SECS", default_value_t = 0, value_parser = |text: &str| whole_seconds(text, 0))]
     pub baseline_sleep: u64,
 
     /// Text for people, or one JSON document at the end (progress goes to stderr)
@@ -179,12 +179,21 @@ async fn play_both(options: &Options, mut progress: Progress<'_>) -> Result<Outc
     result
 }
 
+/// `6` or `6s`, at most 15.
+fn whole_seconds(text: &str, min: u64) -> Result<u64, String> {
+    match text.strip_suffix('s').unwrap_or(text).parse() {
+        Ok(seconds) if (min..=15).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("give {min} to 15 whole seconds, like 6 or 6s")),
+    }
+}
+
 fn opening(plan: &Plan) -> String {
     format!(
         "A pod is deleted twice under load, once without ebbtide and once with it. Takes about {} s.\n\
          Two pods stand behind a balancer; pod A is deleted, and the balancer learns of it {} s late.\n\
          The app dies the moment it gets SIGTERM. About {} requests/s, and no client ever retries.",
-        plan.estimate().as_secs(),
+        // To the next five seconds: the rest depends on the machine.
+        (plan.estimate().as_secs() + 2) / 5 * 5,
         plan.lag.as_secs(),
         plan.rate,
     )
@@ -192,6 +201,19 @@ fn opening(plan: &Plan) -> String {
 
 const EXAMPLES: &str = "\
 Examples:
-  ebbtide demo                                  both sides, about 40 s; exit code 0 if ebbtide lost nothing
+  ebbtide demo                                  both sides, about 35 s; exit code 0 if ebbtide lost nothing
   ebbtide demo --baseline-sleep 5               compare with the usual `preStop: sleep 5`
   ebbtide demo --output json 2>/dev/null | jq .lost_nothing";
+
+#[cfg(test)]
+mod tests {
+    use super::whole_seconds;
+
+    #[test]
+    fn seconds_may_have_their_unit() {
+        assert_eq!((whole_seconds("6", 1), whole_seconds("6s", 1)), (Ok(6), Ok(6)));
+        for text in ["0", "16s", "6ms", "1.5s", "-1"] {
+            assert!(whole_seconds(text, 1).is_err(), "{text}");
+        }
+    }
+}

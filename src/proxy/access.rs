@@ -46,7 +46,7 @@ impl Access {
             path = entry.path,
             status = response.status().as_u16(),
             by,
-            seconds_to_head = entry.started.elapsed().as_secs_f64(),
+            seconds_to_head = (entry.started.elapsed().as_secs_f64() * 1e6).round() / 1e6,
             phase = entry.phase,
             "request"
         );

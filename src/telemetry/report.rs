@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::metrics::Metrics;
-use crate::config::Mode;
+use crate::config::{Hold, Mode};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::{Budget, seconds};
 use crate::lifecycle::machine::{Findings, Snapshot};
@@ -71,6 +71,8 @@ impl Report {
         let t0 = snapshot.t0.unwrap_or(now);
         let last = lifecycle.tallies().last_arrival().map_or(Duration::ZERO, |last| last.since(t0));
         let last_new = lifecycle.tallies().last_connection().map_or(Duration::ZERO, |last| last.since(t0));
+        let too_short =
+            last_new > hold_used(budget, findings) && lifecycle.upstreams().any(|(_, up)| up.ever_accepted());
         let forced: BTreeMap<_, _> = metrics.forced.counts().collect();
         let millis = |value: Option<u64>| value.unwrap_or(0) as f64 / 1000.0;
         Self {
@@ -85,7 +87,7 @@ impl Report {
             last_arrival_seconds: round(last),
             hold_needed_seconds: last_new.as_secs_f64().ceil() as u64,
             notices: metrics.notices.counts().collect(),
-            remarks: remarks(mode, budget, metrics, findings, last, &forced),
+            remarks: remarks(mode, budget, metrics, findings, too_short.then_some(last_new), &forced),
             forced,
             requests: metrics.requests.counts().collect(),
             budget: budget.parts().into_iter().map(|(name, length)| (name, round(length))).collect(),
@@ -123,7 +125,7 @@ fn remarks(
     budget: &Budget,
     metrics: &Metrics,
     findings: &Findings,
-    last_arrival: Duration,
+    came_too_late: Option<Duration>,
     forced: &BTreeMap<&'static str, u64>,
 ) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -154,12 +156,7 @@ fn remarks(
     }
     let late = metrics.late_arrivals.total() + metrics.late_refusals.total();
     if late > 0 {
-        remarks.push(format!(
-            "{late} requests came after the hold, the last {} after the termination began: a hold of {}s would have \
-             covered them",
-            seconds(last_arrival),
-            last_arrival.as_secs_f64().ceil(),
-        ));
+        remarks.push(late_remark(late, came_too_late));
     }
     if !forced.is_empty() {
         let list: Vec<String> = forced.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
@@ -168,6 +165,42 @@ fn remarks(
     remarks
 }
 
+/// A fixed hold that was cut short, since the app was gone or had never accepted, was still long enough.
+fn hold_used(budget: &Budget, findings: &Findings) -> Duration {
+    match budget.hold {
+        Hold::Fixed(length) => length,
+        Hold::Adaptive { .. } => Duration::from_millis(findings.hold_ms.unwrap_or(0)),
+    }
+}
+
+/// With advice where a new connection came after the hold: a longer hold changes nothing for those that were open.
+fn late_remark(late: u64, last_new: Option<Duration>) -> String {
+    let requests = if late == 1 { "request" } else { "requests" };
+    let advice = last_new.map(|at| {
+        format!(
+            ", the last new connection {} after the termination began: a hold of {}s would have covered it",
+            seconds(at),
+            at.as_secs_f64().ceil(),
+        )
+    });
+    format!("{late} {requests} came after the hold{}", advice.unwrap_or_default())
+}
+
 fn round(length: Duration) -> f64 {
     (length.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_requests_come_with_advice_only_where_a_longer_hold_helps() {
+        assert_eq!(late_remark(1, None), "1 request came after the hold");
+        assert_eq!(
+            late_remark(7, Some(Duration::from_millis(12_340))),
+            "7 requests came after the hold, the last new connection 12.34s after the termination began: a hold of \
+             13s would have covered it"
+        );
+    }
 }

@@ -31,6 +31,7 @@ fn unknown_and_later_keys() {
         ("drian: {hold: 1s}", "test.yaml:2:1: drian: unknown key\n  help: did you mean drain?"),
         ("hold: 1s", "test.yaml:2:1: hold: unknown key\n  help: did you mean drain.hold?"),
         ("log: {colour: on}", "test.yaml:2:7: log.colour: unknown key\n  help: possible here: format, level, access"),
+        ("log: {lol: 1s}", "test.yaml:2:7: log.lol: unknown key\n  help: possible here: format, level, access"),
         (
             "drain: {sse_after: hold}",
             "test.yaml:2:9: drain.sse_after: is not in this version yet\n  \
@@ -57,6 +58,7 @@ fn unknown_and_later_keys() {
         faults("listeners:\n  - {name: a, upstream: 'http://a', bnd: ':1'}\n"),
         "test.yaml:2:37: listeners[0].bnd: unknown key\n  help: did you mean listeners[0].bind?"
     );
+    assert_eq!(nearest("FOO", ["LOG"]), None);
     assert_eq!(nearest("x".repeat(1000).as_str(), ["x"]), None);
 }
 
@@ -127,6 +129,8 @@ fn values_between_keys() {
         ("listeners: [{}]".to_owned(), "test.yaml:1:13: listeners[0].name: is missing\n  help: add one, like name: web\n\
             test.yaml:1:13: listeners[0].upstream: is missing\n  help: add where the app listens, like upstream: http://127.0.0.1:8080 (or set EBBTIDE_UPSTREAM for the first listener)"),
         ("listeners: [{name: db, direction: outbound, upstream: 'tcp://db:1'}]".to_owned(), "test.yaml:1:13: listeners[0].bind: is missing\n  help: an outbound listener has no default; add one, like bind: 127.0.0.1:5432"),
+        (format!("{}{}", "listeners: [{name: web, bind: '[::]:14080', upstream: 'http://a'}, ", "{name: db, direction: outbound, upstream: 'tcp://db:1'}]"), "test.yaml:1:68: listeners[1].bind: is missing\n  help: an outbound listener has no default; add one, like bind: 127.0.0.1:5432"),
+        (listener(":1", "http://$(POD_IP):80"), "test.yaml:1:47: listeners[0].upstream = \"http://$(POD_IP):80\": holds a variable's name instead of its value\n  help: Kubernetes did not replace $(POD_IP): define POD_IP above it in the same env list"),
         (listener(":1", "http://127.0.0.1:1"), "test.yaml:1:47: listeners[0].upstream = \"http://127.0.0.1:1\": leads back to our own listener web on [::]:1\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
         (listener("0.0.0.0:1", "http://localhost:14090"), "test.yaml:1:54: listeners[0].upstream = \"http://localhost:14090\": leads back to our admin port [::]:14090\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
         (listener(":1", "tcp://db:1"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1\": tcp:// is for outbound listeners only, so far\n  help: use http:// or unix:// for the app, or add direction: outbound"),

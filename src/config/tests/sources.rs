@@ -56,6 +56,14 @@ fn variables_set_the_first_inbound_listener_of_a_file() {
     assert_eq!(render(&load_env(&[("EBBTIDE_LISTEN", ":3")]).unwrap_err()), NO_UPSTREAM);
 }
 
+#[test]
+fn an_empty_upstream_is_one_fault() {
+    let errors = load_env(&[("EBBTIDE_UPSTREAM", ""), ("EBBTIDE_LISTEN", ":3")]).unwrap_err();
+    let expected =
+        "EBBTIDE_UPSTREAM: listeners[].upstream: is empty\n  help: give a value, or remove it for the default";
+    assert_eq!(render(&errors), expected);
+}
+
 const NO_UPSTREAM: &str = "EBBTIDE_LISTEN: listeners[].bind = \":3\": there is no upstream for it\n  \
     help: set EBBTIDE_UPSTREAM (or --upstream) to the app, like http://127.0.0.1:8080";
 

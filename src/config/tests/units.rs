@@ -86,12 +86,14 @@ fn binds() {
     }
     for (text, reason, hint) in [
         ("14080", "is a port without an address", "write :14080 to listen on all addresses"),
+        ("99999", "has no valid port", "the port must be 0 to 65535"),
+        ("[::]:65536", "has no valid port", "the port must be 0 to 65535"),
         ("0.0.0.0", "has no port", "write it like 0.0.0.0:14080 or [::]:14080"),
         ("[::]", "has no port", "write it like 0.0.0.0:14080 or [::]:14080"),
         ("localhost:80", "needs an IP address, not a name", "write 127.0.0.1:80"),
         ("web.example:80", "needs an IP address, not a name", "write 0.0.0.0:80"),
         ("*:80", "is not an address to listen on", "write it like 0.0.0.0:14080, [::]:14080 or :14080"),
-        (":99999", "is not an address to listen on", "write it like 0.0.0.0:14080, [::]:14080 or :14080"),
+        (":99999", "has no valid port", "the port must be 0 to 65535"),
         (":+80", "is not an address to listen on", "write it like 0.0.0.0:14080, [::]:14080 or :14080"),
         (":", "is not an address to listen on", "write it like 0.0.0.0:14080, [::]:14080 or :14080"),
     ] {

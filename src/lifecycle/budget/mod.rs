@@ -187,17 +187,17 @@ fn shrunk_message(
     .filter(|(_, old, new)| old > new)
     .map(|(name, _, new)| format!("{name} {}", seconds(*new)))
     .collect();
+    let needed = sum.as_secs_f64().ceil();
     let raise = match mode {
-        Mode::Sidecar => "terminationGracePeriodSeconds",
-        Mode::Plain => "grace_period (and what stops the process)",
+        Mode::Sidecar => format!("terminationGracePeriodSeconds to {needed}"),
+        Mode::Plain => format!("grace_period to {needed}s (and what stops the process)"),
     };
     format!(
-        "{} = {} exceed the grace period of {}; shrunk to {}: raise {raise} to {} or lower hold",
+        "{} = {} exceed the grace period of {}; shrunk to {}: raise {raise} or lower hold",
         list.join(" + "),
         seconds(sum),
         seconds(config.grace_period),
         became.join(", "),
-        sum.as_secs_f64().ceil(),
     )
 }
 

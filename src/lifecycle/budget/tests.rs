@@ -53,6 +53,13 @@ fn a_part_set_by_hand_that_had_to_shrink_is_named_with_the_way_out() {
 }
 
 #[test]
+fn in_plain_mode_the_way_out_is_a_setting_with_a_unit() {
+    let shrunk = divide(Mode::Plain, &config(10.0)).shrunk.expect("19 s do not fit into 10 s");
+    let way_out = "raise grace_period to 19s (and what stops the process) or lower hold";
+    assert!(shrunk.message.ends_with(way_out), "{}", shrunk.message);
+}
+
+#[test]
 fn defaults_that_shrink_are_nobodys_mistake() {
     let shrunk = divide(Mode::Sidecar, &config(10.0)).shrunk.expect("the defaults do not fit into 10 s");
     assert!(!shrunk.user_set);

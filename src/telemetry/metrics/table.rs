@@ -54,7 +54,8 @@ label_enum! {
         Broken => "broken",
         /// Cut by ebbtide at the drain deadline in the middle of the answer.
         Cut => "cut",
-        /// The client left before the end.
+        /// The client's connection broke before the answer was written in full. That a client has hung up shows only
+        /// when something is written to it.
         Abandoned => "abandoned",
     }
 }
@@ -114,7 +115,7 @@ label_enum! {
         Full => "full",
         /// The termination began while it waited.
         Released => "released",
-        /// The client left.
+        /// The client's connection broke while it waited; one that only hung up is served as if it were still there.
         Abandoned => "abandoned",
     }
 }
@@ -178,12 +179,27 @@ pub const TABLE: &[Row] = &[
     ),
     Row {
         fixed: Some(("protocol", "http1")),
-        ..by(counter("ebbtide_requests_total", "Finished requests by outcome."), "outcome", RequestOutcome::NAMES)
+        ..by(
+            counter(
+                "ebbtide_requests_total",
+                "Finished requests by outcome; abandoned: the client was found gone while it was being answered.",
+            ),
+            "outcome",
+            RequestOutcome::NAMES,
+        )
     },
     by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
     by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
     gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),
-    by(counter("ebbtide_parked_requests_total", "Parked requests by what became of them."), "outcome", Parked::NAMES),
+    by(
+        counter(
+            "ebbtide_parked_requests_total",
+            "Parked requests by what became of them; abandoned: the client's connection broke, a mere hang-up does not \
+             show.",
+        ),
+        "outcome",
+        Parked::NAMES,
+    ),
     by(
         counter("ebbtide_upstream_connects_total", "Connections dialled to the app for requests."),
         "result",

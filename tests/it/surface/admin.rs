@@ -183,6 +183,10 @@ async fn status_tells_the_schedule_and_the_work() {
         assert_eq!(status["deadlines"][name].as_f64(), Some(at), "{status}");
     }
     assert!(status["seconds_since_t0"].as_f64().unwrap() < 10.0);
+    let body = ebbtide.get("/status").await.unwrap().body;
+    assert!(body.ends_with("}\n"), "{body:?}");
+    let places = deadlines.map(|(name, _)| body.find(name).unwrap());
+    assert!(places.is_sorted(), "in the order of time: {body}");
     assert_eq!(status["upstreams"]["default"], true);
     assert_eq!(slow.await.unwrap(), Ok(200));
 }

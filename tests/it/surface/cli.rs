@@ -35,7 +35,7 @@ async fn the_help_of_every_command_has_an_example() {
 #[tokio::test]
 async fn bad_usage_is_exit_code_2() {
     let config = Config::new();
-    let faults: [&[&str]; 7] = [
+    let faults: [&[&str]; 8] = [
         &[],
         &["--no-such-flag"],
         &["no-such-command"],
@@ -43,6 +43,7 @@ async fn bad_usage_is_exit_code_2() {
         &["run", "surplus"],
         &["status", "--output", "xml"],
         &["config", "check"],
+        &["demo", "--hold", "16s"],
     ];
     for arguments in faults {
         let (code, out, err) = run(&config, arguments).await;
@@ -72,6 +73,8 @@ async fn all_faults_of_a_configuration_come_at_once() {
         }
         assert_eq!(err.contains("--margin"), command[0] == "run", "{err}");
     }
+    let (code, _, err) = run(&Config::new(), &["run", "--hold", "-5s"]).await;
+    assert!(code == Some(2) && err.contains("--hold: drain.hold = \"-5s\""), "{err}");
 }
 
 #[tokio::test]

@@ -88,7 +88,13 @@ async fn status_is_told_as_text_and_as_json() {
     let output = ebbtide.run(&["status"]).await;
     assert!(output.status.success());
     let shown = text(&output.stdout);
-    for line in ["phase        serving for ", "ready        yes", "app          default: accepts"] {
+    let lines = [
+        "phase        serving for ",
+        "ready        yes",
+        "app          default: accepts",
+        "app restarts 0 announced by its hook",
+    ];
+    for line in lines {
         assert!(shown.contains(line), "{shown}");
     }
     let output = ebbtide.run(&["status", "--output", "json"]).await;
@@ -114,7 +120,7 @@ async fn nobody_there_is_told_after_a_second() {
         assert!((Duration::from_millis(900)..Duration::from_secs(3)).contains(&took), "{verb} took {took:?}");
         let said = text(&output.stderr);
         let path = config.get("EBBTIDE_CONTROL_SOCKET").unwrap();
-        for part in ["no ebbtide answers on", path, "EBBTIDE_CONTROL_SOCKET"] {
+        for part in ["no ebbtide answers on", path, "EBBTIDE_CONTROL_SOCKET", "--config"] {
             assert!(said.contains(part), "{said}");
         }
         assert!(output.stdout.is_empty());
@@ -152,7 +158,7 @@ async fn no_other_file_is_removed() {
     std::fs::write(&path, "precious").unwrap();
     let output = config.command(&["run"]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(text(&output.stderr).contains("EBBTIDE_CONTROL_SOCKET"), "{output:?}");
+    assert!(text(&output.stderr).contains(&format!("{} is no socket", path.display())), "{output:?}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -161,7 +167,9 @@ async fn a_second_process_does_not_take_a_living_socket() {
     let (_app, ebbtide) = serving(Config::new()).await;
     let output = ebbtide.run(&["run"]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(text(&output.stderr).contains("EBBTIDE_CONTROL_SOCKET"), "{output:?}");
+    let path = ebbtide.config.get("EBBTIDE_CONTROL_SOCKET").unwrap();
+    let expected = format!("another ebbtide answers on {path}: give this one another EBBTIDE_CONTROL_SOCKET");
+    assert!(text(&output.stderr).contains(&expected), "{output:?}");
     assert!(ebbtide.run(&["status"]).await.status.success(), "the first one still answers");
     assert_eq!(ebbtide.status().await["phase"], "serving");
 }
