@@ -35,7 +35,7 @@ pub trait Observer {
 }
 
 /// Most lines about app hooks in one life.
-const HOOK_LINES: u32 = 50;
+const HOOK_LINES: u32 = 4096;
 /// While time drives the machine.
 const TICK: Duration = Duration::from_millis(10);
 
