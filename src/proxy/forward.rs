@@ -56,6 +56,8 @@ pub async fn forward(
         wants_events: headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
     };
+    conn.body_unread.set(!request.body().is_end_stream());
+    conn.body_failed.set(false);
     conn.client_closes.set(asked.client_closes);
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
@@ -97,6 +99,7 @@ async fn exchange(
     let (parts, body) = request.into_parts();
     let bodyless = body.is_end_stream();
     let mut next = Request::from_parts(parts, RequestBody::new(body, conn));
+    let upload = next.body().upload();
     let mut retried = false;
     loop {
         let (permit, mut upstream) = match if retried { None } else { way::open(inbound) } {
@@ -123,8 +126,9 @@ async fn exchange(
             Some(Ok(response)) => {
                 let exchange = Exchange {
                     active: conn.activate(),
-                    permit,
-                    upstream: Upstream::Pooled(upstream),
+                    permit: Some(permit),
+                    upstream: Some(Upstream::Pooled(upstream)),
+                    upload,
                     inbound: Rc::clone(inbound),
                     outcome: outcome_of(response.status()),
                 };
@@ -180,7 +184,7 @@ pub async fn unless_forced<F: Future>(conn: &Conn, future: F) -> Option<F::Outpu
 /// The app's response on its way to a client that speaks `version`.
 pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
     if let Some(seconds) = headers::keep_alive_timeout(response.headers())
-        && let Upstream::Pooled(pooled) = &mut exchange.upstream
+        && let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
     {
         pooled.learn_keep_alive(seconds);
     }

@@ -127,7 +127,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
         match http1::serve(io, conn, inbound).await {
             Served::Idle(back) => io = back,
             // Nothing is there and nothing more will come: a plain close destroys nothing.
-            Served::Close(io) if conn.client_closes.get() && !has_unread(&io) => break,
+            Served::Close(io) if conn.client_closes.get() && !conn.body_unread.get() && !has_unread(&io) => break,
             Served::Close(io) => {
                 linger(io, conn).await;
                 break;

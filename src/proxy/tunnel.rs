@@ -79,8 +79,9 @@ pub async fn open(
     });
     let exchange = Exchange {
         active: conn.activate(),
-        permit,
-        upstream: Upstream::Single(task.abort_handle()),
+        permit: Some(permit),
+        upstream: Some(Upstream::Single(task.abort_handle())),
+        upload: None,
         inbound: Rc::clone(inbound),
         outcome: outcome_of(response.status()),
     };
@@ -91,7 +92,6 @@ pub async fn open(
 pub async fn relay(io: Io, conn: &Rc<Conn>) {
     let Some(Upgrade { stream: upstream, read, permit }) = conn.upgrade.take() else { return };
     conn.set_doing(Doing::Tunnel);
-    let _permit = permit;
     let (stream, ahead) = io.into_parts();
     let mut relay = Relay::new(stream, upstream, ahead, read);
     let mut closing = Closing::No;
@@ -109,6 +109,8 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
         Poll::Pending
     })
     .await;
+    // Nothing of the app's is left to wait for.
+    drop(permit);
     let worker = conn.worker();
     match (ended, closing) {
         (Flow::Killed, _) => worker.count_forced(Forced::Tunnel),

@@ -50,8 +50,10 @@ pub struct UpstreamIo {
 /// What has passed on a connection since the latest request began.
 #[derive(Debug, Default)]
 pub struct Marks {
-    /// A byte was written.
+    /// Writing was tried.
     pub wrote: std::cell::Cell<bool>,
+    /// A byte was written.
+    pub sent: std::cell::Cell<bool>,
     /// A byte was read.
     pub read: std::cell::Cell<bool>,
     /// The app takes no more bytes.
@@ -234,11 +236,19 @@ impl UpstreamIo {
     /// waits to be read. So the rest is thrown away, and reading tells how it ended.
     fn written(&self, result: io::Result<usize>, length: usize) -> io::Result<usize> {
         match result {
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Err(error)
+                if self.marks.sent.get()
+                    && matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
                 self.marks.deaf.set(true);
                 Ok(length)
             }
-            result => result,
+            result => {
+                if result.is_ok() {
+                    self.marks.sent.set(true);
+                }
+                result
+            }
         }
     }
 
@@ -302,7 +312,13 @@ impl Marks {
     /// A request begins.
     pub fn reset(&self) {
         self.wrote.set(false);
+        self.sent.set(false);
         self.read.set(false);
+    }
+
+    /// What was written last has been thrown away: the connection serves no more requests.
+    pub fn is_deaf(&self) -> bool {
+        self.deaf.get()
     }
 }
 
