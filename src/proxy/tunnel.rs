@@ -13,10 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{answer, outcome_of, unless_forced};
+use super::forward::{answer, broke, outcome_of, unless_forced};
 use super::relay::{Flow, Relay};
 use super::response::Reason;
-use super::{Inbound, way};
+use super::{Inbound, headers, way};
 use crate::listener::conn::{Active, Ask, Conn, Doing, Upgrade};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
@@ -59,7 +59,16 @@ pub async fn open(
         inbound.worker.count_forced(Forced::RequestUnanswered);
         return Err(Reason::CutUnanswered);
     };
-    let response = answered.map_err(|_| Reason::AppBroke)?;
+    let response = answered.map_err(|error| {
+        if conn.body_failed.get() {
+            return Reason::of_failed_body(conn);
+        }
+        broke(inbound, &error);
+        Reason::AppBroke
+    })?;
+    if headers::has_other_coding(response.headers()) {
+        return Err(Reason::AppAnswer);
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(connection) = connection else { return Err(Reason::AppBroke) };
         let parts = connection.into_parts();

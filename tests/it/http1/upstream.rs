@@ -264,6 +264,28 @@ async fn an_upload_goes_on_behind_an_early_answer() {
     px.exit(SOON).await;
 }
 
+/// RFC 9112 §6.3, §7: what the app frames twice comes whole; what can't be passed on is a 502.
+#[tokio::test]
+async fn an_apps_odd_framing_is_put_right_or_refused() {
+    for (head, expected) in [
+        ("200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked", (200, "hello")),
+        ("200 OK\r\nTransfer-Encoding: gzip, chunked", (502, "")),
+        ("101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x", (502, "")),
+    ] {
+        let script = Script::start(move |_, mut wire| async move {
+            while request(&mut wire).await.is_some() {
+                let reply = format!("HTTP/1.1 {head}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+                let _ = wire.get_mut().write_all(reply.as_bytes()).await;
+            }
+        })
+        .await;
+        let (_px, address) = front(plain(LONG), &script.upstream()).await;
+        let reply = send(address, &Request::get("/"), SOON).await.unwrap();
+        let body = if reply.status == 200 { String::from_utf8_lossy(&reply.body).into_owned() } else { String::new() };
+        assert_eq!((reply.status, body.as_str()), expected, "{head:?}");
+    }
+}
+
 /// §7: an app that sends what nobody asked for is not trusted with the next request.
 #[tokio::test]
 async fn unasked_bytes_from_the_app_never_reach_a_client() {
