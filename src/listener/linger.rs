@@ -43,29 +43,33 @@ async fn read_away(stream: &tokio::net::TcpStream) -> u64 {
         if !matches!(timeout_at(until, stream.readable()).await, Ok(Ok(()))) {
             return total;
         }
-        // Allocated only now: most clients just close, and the wait for that should hold no buffer.
-        let mut buffer = [0; 4096];
-        for reads in 1_u32.. {
-            if reads.is_multiple_of(READS_AT_ONCE) {
-                // A client that sends as fast as this reads must not have the worker to itself.
-                tokio::task::yield_now().await;
-            }
-            match stream.try_read(&mut buffer) {
-                Ok(0) => return total,
-                Ok(n) => {
-                    total += n as u64;
-                    if total > MOST_BYTES {
-                        return total;
-                    }
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => return total,
-            }
+        if read_some(stream, &mut total) {
+            return total;
         }
+        // A client that sends as fast as this reads must not have the worker to itself.
+        tokio::task::yield_now().await;
         if Instant::now() >= end {
             return total;
         }
     }
+}
+
+/// Reads a few times; true at the end. No part of the future above, which would hold the buffer on every connection.
+fn read_some(stream: &tokio::net::TcpStream, total: &mut u64) -> bool {
+    let mut buffer = [0; 4096];
+    for _ in 0..READS_AT_ONCE {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(n) => {
+                *total += n as u64;
+                if *total > MOST_BYTES {
+                    return true;
+                }
+            }
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+    false
 }
 
 fn shut_down(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
