@@ -59,9 +59,18 @@ fn start(stream: TcpStream, peer: std::net::SocketAddr, inbound: &Rc<Inbound>) {
     let io = Io::new(stream, Rc::clone(&conn));
     let inbound = Rc::clone(inbound);
     drop(tokio::task::spawn_local(async move {
-        proxy::serve_connection(io, &conn, &inbound).await;
-        conn.retire();
+        // Also if serving panics: the registry would keep it, and wait for it, for ever.
+        let retiring = Retiring(conn);
+        proxy::serve_connection(io, &retiring.0, &inbound).await;
     }));
+}
+
+struct Retiring(Rc<Conn>);
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
 }
 
 /// Beyond the limit connections stay in the backlog.

@@ -9,6 +9,7 @@ use http::HeaderValue;
 
 use crate::lifecycle::tick::Tick;
 use crate::lifecycle::{Counted, Lifecycle};
+use crate::proxy::body::Upload;
 use crate::upstream::connect::Stream;
 use crate::worker::Worker;
 
@@ -41,11 +42,17 @@ pub struct Conn {
     pub flushed: Cell<bool>,
     /// A response was broken off whose end would look clean: reset the connection.
     pub reset: Cell<bool>,
+    /// The latest request's body has not been read to its end.
+    pub body_unread: Cell<bool>,
+    /// The latest request's body was malformed or broken off.
+    pub body_failed: Cell<bool>,
+    /// Request bodies that go on although they have been answered.
+    pub uploads: RefCell<Vec<Rc<Upload>>>,
     /// The app has agreed to an upgrade.
     pub upgrade: RefCell<Option<Upgrade>>,
     /// Framing headers in the bytes of the head that is being read.
     pub framing: Cell<Framing>,
-    active: Cell<u8>,
+    active: Cell<u32>,
     asked: Cell<Ask>,
     waker: RefCell<Option<Waker>>,
     forwarded_for: OnceCell<HeaderValue>,
@@ -120,6 +127,9 @@ impl Conn {
             client_closes: Cell::new(false),
             flushed: Cell::new(true),
             reset: Cell::new(false),
+            body_unread: Cell::new(false),
+            body_failed: Cell::new(false),
+            uploads: RefCell::default(),
             upgrade: RefCell::new(None),
             framing: Cell::new(Framing::default()),
             active: Cell::new(0),
@@ -205,6 +215,7 @@ impl Conn {
 
     /// Out of the registry, for good.
     pub fn retire(&self) {
+        self.uploads.take();
         self.worker.unregister(self);
     }
 }

@@ -121,7 +121,11 @@ fn note_head(conn: &Conn, bytes: &[u8]) {
         }
         Doing::Head => {
             // A head in pieces: what both pieces show, but it is no longer whole.
-            let seen = scan(bytes);
+            let seen = match bytes {
+                // The end of a line or of the head: behind it may be the body, which must not be taken for a head.
+                [b'\r' | b'\n', ..] => Framing::default(),
+                bytes => scan(bytes),
+            };
             let before = conn.framing.get();
             conn.framing.set(Framing {
                 whole: false,

@@ -1,5 +1,6 @@
 //! Bodies on their way: they hold what must live until the last byte has passed.
 
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -40,9 +41,11 @@ pub struct Exchange {
     /// Keeps the downstream connection in its exchange.
     pub active: Active,
     /// Keeps the lifecycle waiting.
-    pub permit: Permit,
-    /// The connection to the app.
-    pub upstream: Upstream,
+    pub permit: Option<Permit>,
+    /// The connection to the app; `None` only while it is being dropped.
+    pub upstream: Option<Upstream>,
+    /// The request's body, if it has one.
+    pub upload: Option<Rc<Upload>>,
     /// Where the pool is.
     pub inbound: Rc<Inbound>,
     /// How it will be counted if the body comes whole.
@@ -70,7 +73,28 @@ enum Ended {
 #[derive(Debug)]
 pub struct RequestBody {
     inner: Option<Incoming>,
-    _active: Option<Active>,
+    client: Option<Client>,
+}
+
+#[derive(Debug)]
+struct Client {
+    active: Active,
+    upload: Rc<Upload>,
+}
+
+/// A request body that may outlast the answer: what it needs stays until it has ended, or its client is gone.
+#[derive(Debug, Default)]
+pub struct Upload {
+    state: Cell<Uploading>,
+    held: RefCell<Option<(Permit, Pooled)>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Uploading {
+    #[default]
+    UnderWay,
+    Whole,
+    Broken,
 }
 
 /// Why a body was broken off; hyper then closes without a clean end.
@@ -184,10 +208,13 @@ impl Drop for AppBody {
             Ended::Clean | Ended::NotYet => RequestOutcome::Abandoned,
         };
         metrics.requests.add(outcome as usize);
-        match &mut self.exchange.upstream {
-            Upstream::Pooled(pooled) if whole => pooled.may_be_reused(),
-            Upstream::Pooled(_) => {}
-            Upstream::Single(task) => task.abort(),
+        match (self.exchange.upstream.take(), self.exchange.permit.take()) {
+            (Some(Upstream::Pooled(pooled)), Some(permit)) if whole => match &self.exchange.upload {
+                Some(upload) => upload.answered(self.conn(), permit, pooled),
+                None => pooled.give_back(),
+            },
+            (Some(Upstream::Single(task)), _) => task.abort(),
+            _ => {}
         }
     }
 }
@@ -197,13 +224,18 @@ impl Drop for AppBody {
 impl RequestBody {
     /// The client's body.
     pub fn new(inner: Incoming, conn: &Rc<Conn>) -> Self {
-        let active = (!inner.is_end_stream()).then(|| conn.activate());
-        Self { inner: Some(inner), _active: active }
+        let client = (!inner.is_end_stream()).then(|| Client { active: conn.activate(), upload: Rc::default() });
+        Self { inner: Some(inner), client }
     }
 
     /// No body; for a request that is sent again.
     pub fn empty() -> Self {
-        Self { inner: None, _active: None }
+        Self { inner: None, client: None }
+    }
+
+    /// What outlasts the body; `None` if there is none.
+    pub fn upload(&self) -> Option<Rc<Upload>> {
+        self.client.as_ref().map(|client| Rc::clone(&client.upload))
     }
 }
 
@@ -213,7 +245,20 @@ impl HttpBody for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut self.inner {
-            Some(inner) => Pin::new(inner).poll_frame(cx),
+            Some(inner) => {
+                let frame = Pin::new(inner).poll_frame(cx);
+                if let Some(client) = &self.client {
+                    match &frame {
+                        Poll::Ready(None) => client.ended(Uploading::Whole),
+                        Poll::Ready(Some(Err(_))) => {
+                            client.active.conn().body_failed.set(true);
+                            client.ended(Uploading::Broken);
+                        }
+                        Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+                    }
+                }
+                frame
+            }
             None => Poll::Ready(None),
         }
     }
@@ -224,5 +269,55 @@ impl HttpBody for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(client) = &self.client {
+            // With a known length hyper does not ask for the end behind the last byte.
+            client.ended(if self.is_end_stream() { Uploading::Whole } else { Uploading::Broken });
+        }
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    fn ended(&self, how: Uploading) {
+        if self.upload.state.get() != Uploading::UnderWay {
+            return;
+        }
+        self.upload.state.set(how);
+        let conn = self.active.conn();
+        if how == Uploading::Whole {
+            conn.body_unread.set(false);
+        }
+        conn.uploads.borrow_mut().retain(|upload| !Rc::ptr_eq(upload, &self.upload));
+        self.upload.let_go();
+    }
+}
+
+// === impl Upload ===
+
+impl Upload {
+    /// The answer is whole.
+    fn answered(self: &Rc<Self>, conn: &Conn, permit: Permit, pooled: Pooled) {
+        self.held.replace(Some((permit, pooled)));
+        if self.state.get() == Uploading::UnderWay {
+            // Held by the client's connection: an app that reads no more would keep it for ever otherwise
+            // (hyperium/hyper#4176).
+            conn.uploads.borrow_mut().push(Rc::clone(self));
+        } else {
+            self.let_go();
+        }
+    }
+
+    /// Nothing more is needed for it: the app's connection is pooled, or closed if the body did not come whole.
+    pub fn let_go(&self) {
+        let Some((_permit, pooled)) = self.held.take() else { return };
+        if self.state.get() == Uploading::Whole {
+            pooled.give_back();
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body as _, Incoming};
+use tokio::time::sleep;
 
 use super::access::Access;
 use super::body::{AppBody, Body, Exchange, RequestBody, Upstream};
@@ -17,6 +18,7 @@ use super::{Inbound, tunnel, way};
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn, Doing};
 use crate::telemetry::metrics::{Forced, Notice, RequestOutcome};
+use crate::upstream::connect::DYING;
 
 /// What is known of the request beside its own parts.
 struct Asked {
@@ -31,7 +33,7 @@ struct Asked {
     must_close: bool,
 }
 
-/// A copy of a request that may be sent twice: safe or idempotent, without a body, on a reused connection.
+/// A copy of a request that may be sent again: without a body, on a reused connection.
 struct Again {
     method: Method,
     uri: Uri,
@@ -56,10 +58,12 @@ pub async fn forward(
         wants_events: headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
     };
+    conn.body_unread.set(!request.body().is_end_stream());
+    conn.body_failed.set(false);
     conn.client_closes.set(asked.client_closes);
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
-    let ambiguous = chunked && framing.whole && framing.content_length;
+    let ambiguous = chunked && framing.content_length;
     let result = if ambiguous {
         Err(Reason::AmbiguousFraming)
     } else if chunked && headers::has_other_coding(request.headers()) {
@@ -97,6 +101,7 @@ async fn exchange(
     let (parts, body) = request.into_parts();
     let bodyless = body.is_end_stream();
     let mut next = Request::from_parts(parts, RequestBody::new(body, conn));
+    let upload = next.body().upload();
     let mut retried = false;
     loop {
         let (permit, mut upstream) = match if retried { None } else { way::open(inbound) } {
@@ -107,7 +112,7 @@ async fn exchange(
             note_forwarded(inbound);
         }
         let may_retry = upstream.is_reused() && !retried;
-        let again = (may_retry && bodyless && headers::is_idempotent(&asked.method)).then(|| Again::of(&next));
+        let again = (may_retry && bodyless).then(|| Again::of(&next));
         let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
         let sent = unless_forced(conn, sender.try_send_request(next)).await;
         let marks = upstream.marks();
@@ -120,11 +125,19 @@ async fn exchange(
                 inbound.worker.count_forced(Forced::RequestUnsent);
                 return Err(Reason::CutUnsent);
             }
+            Some(Ok(response))
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS
+                    || headers::has_other_coding(response.headers()) =>
+            {
+                broke(inbound, &"an upgrade or a transfer coding that was not asked for");
+                return Err(Reason::AppAnswer);
+            }
             Some(Ok(response)) => {
                 let exchange = Exchange {
                     active: conn.activate(),
-                    permit,
-                    upstream: Upstream::Pooled(upstream),
+                    permit: Some(permit),
+                    upstream: Some(Upstream::Pooled(upstream)),
+                    upload,
                     inbound: Rc::clone(inbound),
                     outcome: outcome_of(response.status()),
                 };
@@ -134,18 +147,34 @@ async fn exchange(
                 // Never begun: safe to send again, whatever it is. Begun and unanswered: only if it may be sent twice.
                 let untouched = error.take_message();
                 let unanswered = !marks.is_some_and(|marks| marks.read.get());
+                let twice = headers::is_idempotent(&asked.method) || !marks.is_some_and(|marks| marks.sent.get());
                 next = match (untouched, again) {
+                    _ if conn.body_failed.get() => return Err(Reason::of_failed_body(conn)),
                     (Some(request), _) if may_retry => request,
-                    (None, Some(again)) if unanswered => again.into_request(),
+                    (None, Some(again)) if unanswered && twice => again.into_request(),
                     _ => {
-                        tracing::debug!(error = %error.error(), "the app's connection broke before its answer");
+                        broke(inbound, error.error());
                         return Err(Reason::AppBroke);
                     }
                 };
                 retried = true;
                 inbound.worker.metrics.retries.add(0);
+                drop(upstream);
+                // The permit is kept meanwhile: the request is in flight.
+                if Box::pin(unless_forced(conn, sleep(DYING))).await.is_none() {
+                    inbound.worker.count_forced(Forced::RequestUnsent);
+                    return Err(Reason::CutUnsent);
+                }
+                drop(permit);
             }
         }
+    }
+}
+
+/// The 502s of this worker, in the log.
+pub fn broke(inbound: &Inbound, error: &dyn std::fmt::Display) {
+    if let Some(suppressed) = inbound.warnings.turn(inbound) {
+        tracing::warn!(listener = inbound.name, %error, suppressed, "the app gave no answer that can be passed on");
     }
 }
 
@@ -180,7 +209,7 @@ pub async fn unless_forced<F: Future>(conn: &Conn, future: F) -> Option<F::Outpu
 /// The app's response on its way to a client that speaks `version`.
 pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
     if let Some(seconds) = headers::keep_alive_timeout(response.headers())
-        && let Upstream::Pooled(pooled) = &mut exchange.upstream
+        && let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
     {
         pooled.learn_keep_alive(seconds);
     }

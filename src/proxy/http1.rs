@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use hyper::server::conn::http1::{Builder, Parts};
 use hyper::service::service_fn;
@@ -15,13 +16,17 @@ use hyper_util::rt::TokioIo;
 use super::{Inbound, Served, forward};
 use crate::listener::conn::{Ask, Conn, Doing};
 use crate::listener::io::Io;
-use crate::telemetry::metrics::Reject;
+use crate::telemetry::metrics::{Forced, Reject};
+
+/// Longest time for the end of a request body that has been answered, once its client's connection is over.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
 enum Stop {
     Done(hyper::Result<()>),
     Idle,
     HeadTimeout,
     Kill,
+    CutUpload,
 }
 
 /// Serves requests until the connection is idle and asked for, or over.
@@ -56,6 +61,7 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
         match (conn.doing.get(), conn.asked()) {
             (Doing::Idle, Ask::RECLAIM | Ask::CLOSE) if conn.is_settled() => Poll::Ready(Stop::Idle),
             (Doing::Head, Ask::HEAD_TIMEOUT) if conn.is_settled() => Poll::Ready(Stop::HeadTimeout),
+            (Doing::Exchange, Ask::FORCE) if !conn.uploads.borrow().is_empty() => Poll::Ready(Stop::CutUpload),
             (Doing::Exchange, _) | (_, Ask::NOTHING) => Poll::Pending,
             _ => {
                 // Asked for a state that is over; the sweep asks anew.
@@ -66,6 +72,20 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
     })
     .await;
     let Parts { io, read_buf, .. } = serving.into_parts();
+    let uploads = conn.uploads.take();
+    match stop {
+        Stop::CutUpload => {
+            conn.worker().count_forced(Forced::RequestUnanswered);
+            uploads.iter().for_each(|upload| upload.let_go());
+        }
+        Stop::Kill => uploads.iter().for_each(|upload| upload.let_go()),
+        _ if uploads.is_empty() => {}
+        // The client may have sent all of it: what we still have is on its way to the app.
+        _ => drop(tokio::task::spawn_local(async move {
+            tokio::time::sleep(LAST_BYTES).await;
+            uploads.iter().for_each(|upload| upload.let_go());
+        })),
+    }
     let mut io = io.into_inner();
     match stop {
         Stop::Idle => {
@@ -74,7 +94,7 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
             Served::Idle(io)
         }
         Stop::HeadTimeout => Served::HeadTimeout(io),
-        Stop::Kill => Served::Drop(io),
+        Stop::Kill | Stop::CutUpload => Served::Drop(io),
         Stop::Done(Ok(())) if conn.upgrade.borrow().is_some() => {
             io.put_back(read_buf);
             Served::Upgraded(io)

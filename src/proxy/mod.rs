@@ -10,6 +10,7 @@ pub mod access;
 pub mod tunnel;
 pub mod relay;
 pub mod outbound;
+pub mod warnings;
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -27,6 +28,7 @@ use crate::listener::linger::linger;
 use crate::telemetry::metrics::{Forced, Notice, Protocol, Reject};
 use crate::upstream::pool::Pool;
 use crate::worker::Worker;
+use warnings::Warnings;
 
 /// An inbound listener as a worker's connections see it.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub struct Inbound {
     pub pool: Pool,
     /// Dials at once by requests that were parked.
     pub dial_turns: Semaphore,
+    /// Warnings about the app.
+    pub warnings: Warnings,
 }
 
 /// How serving a connection ended.
@@ -85,6 +89,7 @@ impl Inbound {
             name: config.name.clone(),
             pool: Pool::new(config.upstream.clone(), header_bytes),
             dial_turns: Semaphore::new(DIAL_TURNS),
+            warnings: Warnings::default(),
         }
     }
 }
@@ -127,7 +132,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
         match http1::serve(io, conn, inbound).await {
             Served::Idle(back) => io = back,
             // Nothing is there and nothing more will come: a plain close destroys nothing.
-            Served::Close(io) if conn.client_closes.get() && !has_unread(&io) => break,
+            Served::Close(io) if conn.client_closes.get() && !conn.body_unread.get() && !has_unread(&io) => break,
             Served::Close(io) => {
                 linger(io, conn).await;
                 break;

@@ -27,6 +27,12 @@ pub enum Reason {
     AppUnreachable,
     /// The app's connection broke before its answer.
     AppBroke,
+    /// The app's answer can't be passed on: a transfer coding, or an upgrade, that nobody asked for.
+    AppAnswer,
+    /// The client's body is malformed.
+    ClientBody,
+    /// The client closed in the middle of its body.
+    ClientGone,
     /// Out of time, nothing has reached the app.
     CutUnsent,
     /// Out of time, the app has the request and has not answered.
@@ -57,7 +63,7 @@ pub const HTTP2_NOT_SPOKEN: &[u8] =
 impl Reason {
     /// Status, text for people, outcome for the metric.
     pub const fn parts(self) -> (StatusCode, &'static str, RequestOutcome) {
-        use RequestOutcome::{BadGateway, GatewayTimeout, Rejected, Unavailable};
+        use RequestOutcome::{Abandoned, BadGateway, GatewayTimeout, Rejected, Unavailable};
         match self {
             Self::DrainOver => {
                 (StatusCode::SERVICE_UNAVAILABLE, "this pod has finished draining, try another one", Unavailable)
@@ -77,6 +83,9 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, "no connection to the app could be made", Unavailable)
             }
             Self::AppBroke => (StatusCode::BAD_GATEWAY, "the app closed the connection without an answer", BadGateway),
+            Self::AppAnswer => (StatusCode::BAD_GATEWAY, "the app's answer can't be passed on", BadGateway),
+            Self::ClientBody => (StatusCode::BAD_REQUEST, "the request's body is malformed", Rejected),
+            Self::ClientGone => (StatusCode::BAD_REQUEST, "the request's body is incomplete", Abandoned),
             Self::CutUnsent => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "this pod is out of time, the app has not seen the request",
@@ -100,6 +109,11 @@ impl Reason {
         }
     }
 
+    /// The client's own fault in its body.
+    pub const fn of_failed_body(conn: &Conn) -> Self {
+        if conn.eof.get() { Self::ClientGone } else { Self::ClientBody }
+    }
+
     /// The client may try again elsewhere, at once.
     const fn invites_retry(self) -> bool {
         matches!(self.parts().0, StatusCode::SERVICE_UNAVAILABLE)
@@ -110,6 +124,8 @@ impl Reason {
         match self {
             Self::DrainOver
             | Self::AppGone
+            | Self::ClientBody
+            | Self::ClientGone
             | Self::CutUnsent
             | Self::CutUnanswered
             | Self::NoNewTunnel
@@ -118,7 +134,7 @@ impl Reason {
             | Self::BadTarget
             | Self::AmbiguousFraming
             | Self::TransferCoding => true,
-            Self::AppDown | Self::ParkingFull | Self::AppUnreachable | Self::AppBroke => false,
+            Self::AppDown | Self::ParkingFull | Self::AppUnreachable | Self::AppBroke | Self::AppAnswer => false,
         }
     }
 }

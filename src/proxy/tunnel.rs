@@ -13,10 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{answer, outcome_of, unless_forced};
+use super::forward::{answer, broke, outcome_of, unless_forced};
 use super::relay::{Flow, Relay};
 use super::response::Reason;
-use super::{Inbound, way};
+use super::{Inbound, headers, way};
 use crate::listener::conn::{Active, Ask, Conn, Doing, Upgrade};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
@@ -59,7 +59,16 @@ pub async fn open(
         inbound.worker.count_forced(Forced::RequestUnanswered);
         return Err(Reason::CutUnanswered);
     };
-    let response = answered.map_err(|_| Reason::AppBroke)?;
+    let response = answered.map_err(|error| {
+        if conn.body_failed.get() {
+            return Reason::of_failed_body(conn);
+        }
+        broke(inbound, &error);
+        Reason::AppBroke
+    })?;
+    if headers::has_other_coding(response.headers()) {
+        return Err(Reason::AppAnswer);
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(connection) = connection else { return Err(Reason::AppBroke) };
         let parts = connection.into_parts();
@@ -79,8 +88,9 @@ pub async fn open(
     });
     let exchange = Exchange {
         active: conn.activate(),
-        permit,
-        upstream: Upstream::Single(task.abort_handle()),
+        permit: Some(permit),
+        upstream: Some(Upstream::Single(task.abort_handle())),
+        upload: None,
         inbound: Rc::clone(inbound),
         outcome: outcome_of(response.status()),
     };
@@ -91,7 +101,6 @@ pub async fn open(
 pub async fn relay(io: Io, conn: &Rc<Conn>) {
     let Some(Upgrade { stream: upstream, read, permit }) = conn.upgrade.take() else { return };
     conn.set_doing(Doing::Tunnel);
-    let _permit = permit;
     let (stream, ahead) = io.into_parts();
     let mut relay = Relay::new(stream, upstream, ahead, read);
     let mut closing = Closing::No;
@@ -109,6 +118,8 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
         Poll::Pending
     })
     .await;
+    // Nothing of the app's is left to wait for.
+    drop(permit);
     let worker = conn.worker();
     match (ended, closing) {
         (Flow::Killed, _) => worker.count_forced(Forced::Tunnel),

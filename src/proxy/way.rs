@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::Inbound;
 use super::forward::unless_forced;
@@ -65,14 +65,25 @@ async fn find<T>(
             stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
             return Ok((permit, found));
         }
-        let dialled = {
+        let dialled = unless_forced(conn, async {
             // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
-            let _turn = if stay.has_begun() { inbound.dial_turns.acquire().await.ok() } else { None };
-            unless_forced(conn, connect()).await
-        };
+            let _turn = match stay.deadline {
+                Some(deadline) => match timeout_at(deadline, inbound.dial_turns.acquire()).await {
+                    Ok(turn) => turn.ok(),
+                    Err(_) => return None,
+                },
+                None => None,
+            };
+            Some(connect().await)
+        })
+        .await;
         let Some(dialled) = dialled else {
             inbound.worker.count_forced(Forced::RequestUnsent);
             return Err(Reason::CutUnsent);
+        };
+        let Some(dialled) = dialled else {
+            stay.end(Parked::TimedOut);
+            return Err(Reason::AppDown);
         };
         match dialled {
             Ok(found) => {
@@ -93,7 +104,11 @@ async fn find<T>(
             }
             Err(error) => {
                 metrics.dials.add(Dial::Failed as usize);
-                tracing::warn!(listener = inbound.name, error = chain(&error), "dialling the app failed");
+                if let Some(suppressed) = inbound.warnings.turn(inbound) {
+                    let upstream = inbound.pool.upstream();
+                    let (listener, error) = (&inbound.name, chain(&error));
+                    tracing::warn!(listener, %upstream, error, suppressed, "dialling the app failed");
+                }
                 stay.end(Parked::TimedOut);
                 return Err(Reason::AppUnreachable);
             }
@@ -113,10 +128,6 @@ struct Stay<'a> {
 impl<'a> Stay<'a> {
     const fn new(inbound: &'a Inbound) -> Self {
         Self { inbound, place: None, deadline: None }
-    }
-
-    const fn has_begun(&self) -> bool {
-        self.deadline.is_some()
     }
 
     async fn wait(&mut self) -> Result<(), Reason> {

@@ -50,8 +50,10 @@ pub struct UpstreamIo {
 /// What has passed on a connection since the latest request began.
 #[derive(Debug, Default)]
 pub struct Marks {
-    /// A byte was written.
+    /// Writing was tried.
     pub wrote: std::cell::Cell<bool>,
+    /// A byte was written.
+    pub sent: std::cell::Cell<bool>,
     /// A byte was read.
     pub read: std::cell::Cell<bool>,
     /// The app takes no more bytes.
@@ -66,6 +68,8 @@ pub struct Peek(Weak<RefCell<Stream>>);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause while a Unix socket's backlog is full (EAGAIN).
 const BACKLOG_FULL: Duration = Duration::from_millis(10);
+/// A listener that is being closed resets what is in its queue; after this it refuses, or its successor accepts.
+pub const DYING: Duration = Duration::from_millis(20);
 
 /// Connects to an upstream; names are resolved anew on every dial, off the worker's thread.
 ///
@@ -98,32 +102,55 @@ async fn dial_tcp(address: &HostPort, deadline: Instant) -> Result<Stream, DialE
         Ok(Err(error)) => return Err(DialError::Failed(error)),
         Err(_) => return Err(DialError::TimedOut),
     };
-    let mut last = DialError::NoAddress(address.host.clone());
+    let mut errors = Vec::new();
     for address in addresses {
         match dial_address(address, deadline).await {
             Ok(stream) => return Ok(stream),
-            // One address that is merely slow or odd keeps the whole from counting as refused.
-            Err(DialError::Refused) if !matches!(last, DialError::NoAddress(_)) => {}
-            Err(error) => last = error,
+            Err(error) => errors.push(error),
         }
     }
-    Err(last)
+    Err(all_told(errors).unwrap_or_else(|| DialError::NoAddress(address.host.clone())))
+}
+
+/// What the failures of all of a name's addresses come to. One that is merely slow or odd keeps the whole from counting
+/// as refused; one that can't exist here (`::1` in a pod without IPv6) says nothing.
+fn all_told(errors: Vec<DialError>) -> Option<DialError> {
+    let weight = |error: &DialError| match error {
+        DialError::NoAddress(_) => 0,
+        DialError::Failed(error) if leads_nowhere(error) => 1,
+        DialError::Refused => 2,
+        DialError::TimedOut | DialError::Failed(_) => 3,
+    };
+    errors.into_iter().max_by_key(weight)
+}
+
+fn leads_nowhere(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT))
 }
 
 async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stream, DialError> {
-    match timeout_at(deadline, TcpStream::connect(address)).await {
-        Ok(Ok(stream)) => {
-            // A port in the ephemeral range that nobody listens on can be connected to itself.
-            if stream.local_addr().is_ok_and(|local| local == address) {
-                return Err(DialError::Refused);
+    loop {
+        match timeout_at(deadline, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // A port in the ephemeral range that nobody listens on can be connected to itself.
+                if stream.local_addr().is_ok_and(|local| local == address) {
+                    return Err(DialError::Refused);
+                }
+                // Fails only on a socket that is already broken, which the first write shows.
+                let _ = stream.set_nodelay(true);
+                return Ok(Stream::Tcp(stream));
             }
-            // Fails only on a socket that is already broken, which the first write shows.
-            let _ = stream.set_nodelay(true);
-            Ok(Stream::Tcp(stream))
+            Ok(Err(error)) if is_dying(&error) && Instant::now() + DYING < deadline => sleep(DYING).await,
+            Ok(Err(error)) => return Err(classify(error)),
+            Err(_) => return Err(DialError::TimedOut),
         }
-        Ok(Err(error)) => Err(classify(error)),
-        Err(_) => Err(DialError::TimedOut),
     }
+}
+
+fn is_dying(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
 }
 
 fn classify(error: io::Error) -> DialError {
@@ -209,11 +236,19 @@ impl UpstreamIo {
     /// waits to be read. So the rest is thrown away, and reading tells how it ended.
     fn written(&self, result: io::Result<usize>, length: usize) -> io::Result<usize> {
         match result {
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Err(error)
+                if self.marks.sent.get()
+                    && matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
                 self.marks.deaf.set(true);
                 Ok(length)
             }
-            result => result,
+            result => {
+                if result.is_ok() {
+                    self.marks.sent.set(true);
+                }
+                result
+            }
         }
     }
 
@@ -277,7 +312,13 @@ impl Marks {
     /// A request begins.
     pub fn reset(&self) {
         self.wrote.set(false);
+        self.sent.set(false);
         self.read.set(false);
+    }
+
+    /// What was written last has been thrown away: the connection serves no more requests.
+    pub fn is_deaf(&self) -> bool {
+        self.deaf.get()
     }
 }
 
@@ -296,5 +337,32 @@ impl Peek {
             Stream::Unix(stream) => recv(stream, &mut byte, flags),
         };
         matches!(seen, Err(rustix::io::Errno::AGAIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn failed(errno: Errno) -> DialError {
+        DialError::Failed(errno.into())
+    }
+
+    #[test]
+    fn an_address_that_leads_nowhere_does_not_hide_a_refusal() {
+        for errno in [Errno::ADDRNOTAVAIL, Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::AFNOSUPPORT] {
+            assert!(matches!(all_told(vec![failed(errno), DialError::Refused]), Some(DialError::Refused)));
+            assert!(matches!(all_told(vec![DialError::Refused, failed(errno)]), Some(DialError::Refused)));
+            assert!(matches!(all_told(vec![failed(errno)]), Some(DialError::Failed(_))));
+        }
+    }
+
+    #[test]
+    fn a_slow_or_odd_address_keeps_the_whole_from_being_refused() {
+        assert!(matches!(all_told(vec![DialError::TimedOut, DialError::Refused]), Some(DialError::TimedOut)));
+        assert!(matches!(all_told(vec![DialError::Refused, failed(Errno::ACCESS)]), Some(DialError::Failed(_))));
+        assert!(all_told(Vec::new()).is_none());
     }
 }

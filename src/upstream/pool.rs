@@ -30,14 +30,13 @@ struct Idle {
     since: Instant,
 }
 
-/// One connection, in use. Dropping it closes it, unless [`Pooled::may_be_reused`] was called.
+/// One connection, in use. Dropping it closes it, unless it is given back.
 #[derive(Debug)]
 pub struct Pooled {
-    /// `None` only while it is being dropped.
+    /// `None` only while it is given back.
     connection: Option<Connection>,
     pool: Pool,
     reused: bool,
-    reusable: bool,
 }
 
 #[derive(Debug)]
@@ -75,12 +74,15 @@ impl Pool {
         let mut idle = self.0.idle.borrow_mut();
         let found = loop {
             let Some(Idle { connection, since }) = idle.pop() else { break None };
-            if now.duration_since(since) >= connection.keep || connection.sender.is_closed() {
+            if connection.sender.is_closed() {
                 continue;
             }
             if !connection.sender.is_ready() {
-                // Its task has not been polled since the last body ended.
+                // Its task has not been polled since the last body ended, or still writes the end of one.
                 not_ready.push(Idle { connection, since });
+                continue;
+            }
+            if now.duration_since(since) >= connection.keep {
                 continue;
             }
             if connection.peek.is_fresh() {
@@ -122,12 +124,16 @@ impl Pool {
     /// Lets go of what has been idle for too long.
     pub fn sweep(&self) {
         let now = Instant::now();
-        self.0.idle.borrow_mut().retain(|idle| now.duration_since(idle.since) < idle.connection.keep);
+        self.0.idle.borrow_mut().retain(|idle| {
+            // The app has answered and still takes in the end of the request.
+            let keep = if idle.connection.sender.is_ready() { idle.connection.keep } else { KEEP_LONGEST };
+            now.duration_since(idle.since) < keep && !idle.connection.sender.is_closed()
+        });
     }
 
     fn hand_out(&self, connection: Connection, reused: bool) -> Pooled {
         connection.marks.reset();
-        Pooled { connection: Some(connection), pool: self.clone(), reused, reusable: false }
+        Pooled { connection: Some(connection), pool: self.clone(), reused }
     }
 }
 
@@ -158,16 +164,12 @@ impl Pooled {
         }
     }
 
-    /// The response came to a clean end: back into the pool with it.
-    pub fn may_be_reused(&mut self) {
-        self.reusable = true;
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
-        if self.reusable && !connection.sender.is_closed() {
+    /// Request and response came to a clean end: back into the pool with it.
+    pub fn give_back(mut self) {
+        if let Some(connection) = self.connection.take()
+            && !connection.sender.is_closed()
+            && !connection.marks.is_deaf()
+        {
             self.pool.0.idle.borrow_mut().push(Idle { connection, since: Instant::now() });
         }
     }

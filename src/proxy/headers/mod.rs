@@ -61,6 +61,10 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
     *response.version_mut() = version;
     let headers = response.headers_mut();
     if Found::in_headers(headers).hop_by_hop {
+        if headers.contains_key(TRANSFER_ENCODING) {
+            // It overrides a length (RFC 9112 §6.3); hyper's client leaves both in.
+            headers.remove(CONTENT_LENGTH);
+        }
         remove_hop_by_hop(headers);
     }
 }

@@ -234,3 +234,38 @@ async fn large_heads_within_the_limit_pass() {
         assert!(reply.text().contains(&value));
     }
 }
+
+/// C100: a client's own fault in its body is its own 400, not the app's 502.
+#[tokio::test]
+async fn a_malformed_body_is_the_clients_fault() {
+    let stage = Stage::simple().await;
+    let head = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+    let mut raw = stage.raw().await;
+    raw.send(head).await.unwrap();
+    pause(100).await;
+    raw.send("nonsense\r\n").await.unwrap();
+    let reply = raw.reply("POST", SOON).await.unwrap();
+    assert_eq!((reply.status, reply.closes()), (400, 1));
+    let metrics = stage.px.metrics().await;
+    assert_eq!(metrics.sum("ebbtide_requests_total", &[("outcome", "bad_gateway")]), 0.0);
+    assert_eq!(metrics.sum("ebbtide_requests_total", &[("outcome", "rejected")]), 1.0);
+    let mut raw = stage.raw().await;
+    raw.send(head).await.unwrap();
+    pause(100).await;
+    drop(raw);
+    stage.px.metric_becomes("ebbtide_requests_total", &[("outcome", "abandoned")], SOON, |count| count == 1.0).await;
+    assert_eq!(stage.px.metrics().await.sum("ebbtide_requests_total", &[("outcome", "bad_gateway")]), 0.0);
+}
+
+/// C100: both framing headers are refused also if the head comes in pieces.
+#[tokio::test]
+async fn ambiguous_framing_in_pieces_is_refused() {
+    let stage = Stage::simple().await;
+    let mut raw = stage.raw().await;
+    raw.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n").await.unwrap();
+    pause(100).await;
+    raw.send("Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n").await.unwrap();
+    let reply = raw.reply("POST", SOON).await.unwrap();
+    assert_eq!((reply.status, reply.closes()), (400, 1));
+    assert_eq!(stage.seen(), 0);
+}

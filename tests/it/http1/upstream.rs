@@ -220,16 +220,70 @@ async fn early_answers_do_not_pile_up_connections() {
         assert_eq!((reply.status, reply.body.as_slice()), (200, b"enough".as_slice()));
         clients.push(raw);
     }
-    // ebbtide's own dials come and go; what is bound to a request must be let go soon.
+    drop(clients);
+    // ebbtide's own dials come and go; what is bound to a request must be let go soon after its client.
     eventually("upstream connections are given up", SOON, || match script.open() {
         0..=1 => Ok(()),
         open => Err(open),
     })
     .await;
     assert!(script.accepted() >= 20);
-    drop(clients);
     px.metric_becomes("ebbtide_in_flight", &[], SOON, |count| count == 0.0).await;
     px.metric_becomes("ebbtide_connections", &[], Duration::from_secs(15), |count| count == 0.0).await;
+}
+
+/// §7: an app may answer first and read on; the upload is not cut, and a drain waits for it.
+#[tokio::test]
+async fn an_upload_goes_on_behind_an_early_answer() {
+    let got = Arc::new(AtomicUsize::new(0));
+    let count = got.clone();
+    let script = Script::start(move |_, mut wire| {
+        let count = count.clone();
+        async move {
+            while let Ok(head) = wire.head().await {
+                answer(&mut wire, "early").await;
+                let length = wire.body(head.request_framing(), |_| {}).await.unwrap_or(0);
+                count.fetch_add(usize::try_from(length).unwrap(), Ordering::SeqCst);
+            }
+        }
+    })
+    .await;
+    let (px, address) = front(plain(super::stage::DRAINS), &script.upstream()).await;
+    let mut raw = Raw::connect(address).await.unwrap();
+    raw.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n").await.unwrap();
+    raw.send(vec![b'x'; 100_000]).await.unwrap();
+    assert_eq!(raw.reply("POST", SOON).await.unwrap().body, b"early");
+    terminate(&px).await;
+    pause(3000).await;
+    raw.send(vec![b'x'; 200_000]).await.unwrap();
+    eventually("the app has all of it", SOON, || match got.load(Ordering::SeqCst) {
+        300_000 => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    px.exit(SOON).await;
+}
+
+/// RFC 9112 §6.3, §7: what the app frames twice comes whole; what can't be passed on is a 502.
+#[tokio::test]
+async fn an_apps_odd_framing_is_put_right_or_refused() {
+    for (head, expected) in [
+        ("200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked", (200, "hello")),
+        ("200 OK\r\nTransfer-Encoding: gzip, chunked", (502, "")),
+        ("101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x", (502, "")),
+    ] {
+        let script = Script::start(move |_, mut wire| async move {
+            while request(&mut wire).await.is_some() {
+                let reply = format!("HTTP/1.1 {head}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+                let _ = wire.get_mut().write_all(reply.as_bytes()).await;
+            }
+        })
+        .await;
+        let (_px, address) = front(plain(LONG), &script.upstream()).await;
+        let reply = send(address, &Request::get("/"), SOON).await.unwrap();
+        let body = if reply.status == 200 { String::from_utf8_lossy(&reply.body).into_owned() } else { String::new() };
+        assert_eq!((reply.status, body.as_str()), expected, "{head:?}");
+    }
 }
 
 /// §7: an app that sends what nobody asked for is not trusted with the next request.
