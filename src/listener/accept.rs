@@ -99,6 +99,11 @@ fn concerns_one_connection(error: &io::Error) -> bool {
 /// which it is empty: whoever connects later is refused.
 pub async fn answer_backlog(accepting: Vec<Accepting>, longest: Duration) {
     let end = Instant::now() + longest;
+    // First with the loops still running: whoever comes meanwhile is answered, not refused.
+    let busy = || accepting.first().is_some_and(|one| one.inbound.worker.has_unanswered());
+    while Instant::now() < end - longest / 2 && busy() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let mut worker = None;
     for Accepting { task, socket, inbound } in accepting {
         task.abort();

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 /// A listening socket on `address`; `[::]` takes IPv4 as well and falls back to 0.0.0.0 where there is no IPv6.
 ///
@@ -21,6 +22,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {
@@ -30,6 +34,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     // Accepted connections inherit it: without it small messages wait for the peer's delayed acknowledgement.
     socket.set_tcp_nodelay(true)?;
+    // Inherited as well: a peer whose machine died must not hold its place, nor the drain, for ever.
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     // The kernel caps it at net.core.somaxconn.
@@ -55,6 +61,7 @@ mod tests {
         std::net::TcpStream::connect(("127.0.0.1", port)).expect("IPv4 must reach it");
         let (accepted, _) = listener.accept().unwrap();
         assert!(accepted.nodelay().unwrap(), "inherited from the listening socket");
+        assert!(socket2::SockRef::from(&accepted).keepalive().unwrap(), "inherited as well");
     }
 
     #[test]
