@@ -203,19 +203,27 @@ async fn a_busy_tunnel_is_closed_at_a_quiet_moment() {
     let stage = Stage::start(AppOptions::default(), plain(drain)).await;
     let mut tunnels = Vec::new();
     for _ in 0..6 {
-        tunnels.push(tunnel(&stage).await);
+        tunnels.push((tunnel(&stage).await, Mono::now()));
     }
     stage.terminate().await;
     let t0 = Mono::now();
     // Round trips without a pause until 6.5 s, in the middle of the window; then silence.
     while t0.elapsed() < Duration::from_millis(6500) {
-        for raw in &mut tunnels {
-            raw.send("beat").await.expect("open while bytes move");
-            assert_eq!(raw.read_exactly(4, SOON).await.expect("open while bytes move"), b"beat");
+        let mut open = Vec::new();
+        for (mut raw, last) in tunnels {
+            let beat =
+                raw.send("beat").await.is_ok() && raw.read_exactly(4, SOON).await.is_ok_and(|got| got == b"beat");
+            // A busy machine can make a pause of its own; that is a quiet moment like any other.
+            let pause = last.elapsed();
+            assert!(beat || pause >= Duration::from_millis(50), "closed {pause:?} after its last byte");
+            if beat {
+                open.push((raw, Mono::now()));
+            }
         }
+        tunnels = open;
         pause(5).await;
     }
-    for mut raw in tunnels {
+    for (mut raw, _) in tunnels {
         assert_eq!(raw.ending(SOON).await, (Vec::new(), Ending::Fin));
     }
     assert_eq!(stage.px.exit(SOON).await, Exit::Code(0));
