@@ -1,0 +1,96 @@
+// Command balancer stands for the Service: it spreads new connections over the backends and leaves existing ones alone,
+// as kube-proxy does. Each line on standard input is a new list of backends.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"io"
+	"log"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"interop/wire"
+)
+
+type balancer struct {
+	mutex    sync.Mutex
+	backends []string
+	next     int
+	counts   map[string]int
+}
+
+func (balancer *balancer) set(backends []string) {
+	balancer.mutex.Lock()
+	defer balancer.mutex.Unlock()
+	balancer.backends, balancer.next = backends, 0
+}
+
+func (balancer *balancer) pick() string {
+	balancer.mutex.Lock()
+	defer balancer.mutex.Unlock()
+	backend := balancer.backends[balancer.next%len(balancer.backends)]
+	balancer.next++
+	balancer.counts[backend]++
+	return backend
+}
+
+// copyTo moves bytes one way and passes on how the way ended: FIN as FIN, reset as reset.
+func copyTo(to, from *net.TCPConn) {
+	_, err := io.Copy(to, from)
+	if errors.Is(err, syscall.ECONNRESET) {
+		to.SetLinger(0)
+		to.Close()
+		return
+	}
+	to.CloseWrite()
+}
+
+func (balancer *balancer) relay(client *net.TCPConn) {
+	defer client.Close()
+	dialled, err := net.Dial("tcp", balancer.pick())
+	if err != nil {
+		// The client shall see a refused pod as a failure and not as an orderly end.
+		client.SetLinger(0)
+		return
+	}
+	server := dialled.(*net.TCPConn)
+	defer server.Close()
+	var both sync.WaitGroup
+	both.Go(func() { copyTo(server, client) })
+	both.Go(func() { copyTo(client, server) })
+	both.Wait()
+}
+
+func main() {
+	address := flag.String("listen", "127.0.0.1:0", "address to listen on")
+	backends := flag.String("backends", "", "addresses, separated by commas")
+	flag.Parse()
+
+	listener, err := net.Listen("tcp", *address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	balancer := &balancer{backends: strings.Split(*backends, ","), counts: map[string]int{}}
+	go func() {
+		lines := bufio.NewScanner(os.Stdin)
+		for lines.Scan() {
+			balancer.set(strings.Split(lines.Text(), ","))
+		}
+		balancer.mutex.Lock()
+		wire.Say(map[string]any{"event": "exit", "connections": balancer.counts})
+		os.Exit(0)
+	}()
+	wire.Say(map[string]any{"event": "listening", "address": listener.Addr().String()})
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			log.Fatal(err)
+		}
+		go balancer.relay(client.(*net.TCPConn))
+	}
+}

@@ -1,0 +1,192 @@
+// Command grpcclient is the grpc-go client: unary calls, server streams and bidi streams until standard input ends.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"interop/wire"
+)
+
+var (
+	target = flag.String("target", "", "address of the service")
+	pace   = flag.Duration("pace", 20*time.Millisecond, "pause between the unary calls of a task")
+)
+
+const (
+	channels     = 2
+	unaryTasks   = 4
+	serverTasks  = 4
+	bidiTasks    = 4
+	bidiInterval = 50 * time.Millisecond
+)
+
+// ended is what is told of one stream.
+type ended struct {
+	Kind       string `json:"kind"`
+	Pod        string `json:"pod"`
+	Code       int    `json:"code"`
+	Message    string `json:"message"`
+	Messages   uint64 `json:"messages"`
+	Contiguous bool   `json:"contiguous"`
+	Whole      bool   `json:"whole"`
+	ByClient   bool   `json:"by_client"`
+	EndMs      int64  `json:"end_ms"`
+}
+
+type report struct {
+	mutex   sync.Mutex
+	Client  string         `json:"client"`
+	Ok      int            `json:"ok"`
+	Failed  int            `json:"failed"`
+	Codes   map[string]int `json:"codes"`
+	Errors  []string       `json:"errors"`
+	Streams []ended        `json:"streams"`
+}
+
+func (report *report) unary(err error) {
+	report.mutex.Lock()
+	defer report.mutex.Unlock()
+	if err == nil {
+		report.Ok++
+		return
+	}
+	report.Failed++
+	report.Codes[fmt.Sprint(int(status.Code(err)))]++
+	if len(report.Errors) < 5 {
+		report.Errors = append(report.Errors, err.Error())
+	}
+}
+
+func (report *report) stream(one ended) {
+	report.mutex.Lock()
+	defer report.mutex.Unlock()
+	report.Streams = append(report.Streams, one)
+}
+
+// call makes one unary call and looks whether the answer is its own.
+func call(channel *grpc.ClientConn, id string) error {
+	bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var answer wrapperspb.BytesValue
+	if err := channel.Invoke(bounded, "/"+wire.Service+"/Unary", wrapperspb.Bytes([]byte(id)), &answer); err != nil {
+		return err
+	}
+	var pod, echoed string
+	if _, err := fmt.Sscan(string(answer.GetValue()), &pod, &echoed); err != nil || echoed != id {
+		return status.Error(codes.DataLoss, "not the answer to this call")
+	}
+	return nil
+}
+
+// receive reads a stream to its end. The first message releases the start of the deletion.
+func receive(ctx context.Context, stream grpc.ClientStream, kind string, first func()) ended {
+	one := ended{Kind: kind, Contiguous: true, Whole: true}
+	for {
+		var message wrapperspb.BytesValue
+		if err := stream.RecvMsg(&message); err != nil {
+			if err != io.EOF {
+				one.Code, one.Message = int(status.Code(err)), status.Convert(err).Message()
+			}
+			one.EndMs, one.ByClient = wire.Now(), ctx.Err() != nil
+			return one
+		}
+		seq, pod, whole := wire.Check(message.GetValue())
+		one.Messages++
+		one.Pod = pod
+		one.Whole = one.Whole && whole
+		one.Contiguous = one.Contiguous && seq == one.Messages
+		first()
+	}
+}
+
+func open(ctx context.Context, channel *grpc.ClientConn, kind string, first func()) ended {
+	method := map[string]string{"server": "Server", "bidi": "Bidi"}[kind]
+	description := grpc.StreamDesc{StreamName: method, ServerStreams: true, ClientStreams: kind == "bidi"}
+	scope, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := channel.NewStream(scope, &description, "/"+wire.Service+"/"+method)
+	if err != nil {
+		return ended{
+			Kind: kind, Code: int(status.Code(err)), Message: status.Convert(err).Message(),
+			Contiguous: true, Whole: true, EndMs: wire.Now(), ByClient: ctx.Err() != nil,
+		}
+	}
+	if kind == "server" {
+		// A failed send is told by the receiving side, with its status.
+		_ = stream.SendMsg(wrapperspb.Bytes([]byte("go")))
+		_ = stream.CloseSend()
+	} else {
+		go func() {
+			for seq := 1; scope.Err() == nil; seq++ {
+				if stream.SendMsg(wrapperspb.Bytes(fmt.Append(nil, seq))) != nil {
+					return
+				}
+				time.Sleep(bidiInterval)
+			}
+		}()
+	}
+	return receive(ctx, stream, kind, first)
+}
+
+func main() {
+	flag.Parse()
+	result := &report{Client: "grpc-go", Codes: map[string]int{}, Errors: []string{}, Streams: []ended{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var pool []*grpc.ClientConn
+	for range channels {
+		channel, err := grpc.NewClient(*target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDisableRetry(), grpc.WithNoProxy())
+		if err != nil {
+			panic(err)
+		}
+		channel.Connect()
+		pool = append(pool, channel)
+	}
+	var tasks, ready sync.WaitGroup
+	start := func(number int, task func(channel *grpc.ClientConn, first func())) {
+		ready.Add(1)
+		tasks.Go(func() { task(pool[number%channels], sync.OnceFunc(ready.Done)) })
+	}
+	for number := range unaryTasks {
+		start(number, func(channel *grpc.ClientConn, first func()) {
+			for count := 0; ctx.Err() == nil; count++ {
+				result.unary(call(channel, fmt.Sprintf("go-%d-%d", number, count)))
+				first()
+				time.Sleep(*pace)
+			}
+		})
+	}
+	for kind, count := range map[string]int{"server": serverTasks, "bidi": bidiTasks} {
+		for number := range count {
+			start(number, func(channel *grpc.ClientConn, first func()) {
+				for ctx.Err() == nil {
+					result.stream(open(ctx, channel, kind, first))
+					// A client that comes back at once would hammer a service that is down.
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+	}
+	go func() {
+		ready.Wait()
+		wire.Say(map[string]any{"event": "ready"})
+	}()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	tasks.Wait()
+	wire.Say(result)
+}

@@ -1,0 +1,124 @@
+// Command httpclient is Go's net/http speaking HTTP/2 without TLS: GET and POST at a steady pace, some of them slow,
+// until standard input ends. net/http repeats a GET that the server says it has not processed, as the protocol allows;
+// a POST whose body it can't read twice it never repeats.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"interop/wire"
+)
+
+var (
+	target = flag.String("target", "", "address of the service")
+	pace   = flag.Duration("pace", 20*time.Millisecond, "pause between the requests of a task")
+)
+
+const (
+	transports = 2
+	tasks      = 6
+	slowMillis = 700
+)
+
+type report struct {
+	mutex   sync.Mutex
+	Client  string         `json:"client"`
+	Ok      int            `json:"ok"`
+	Failed  int            `json:"failed"`
+	Codes   map[string]int `json:"codes"`
+	Errors  []string       `json:"errors"`
+	Streams []any          `json:"streams"`
+}
+
+// once is a body that can't be sent a second time.
+type once struct{ io.Reader }
+
+// exchange makes one request and says what is wrong with its answer: a code and a text.
+func exchange(client *http.Client, id string, number int) (string, error) {
+	method, wait := http.MethodGet, 5
+	var body io.Reader
+	if number%2 == 1 {
+		method, body = http.MethodPost, once{strings.NewReader("body-of-" + id)}
+	}
+	if number%10 >= 8 {
+		wait = slowMillis
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(bounded, method, fmt.Sprintf("http://%s/?ms=%d", *target, wait), body)
+	if err != nil {
+		return "request", err
+	}
+	request.Header.Set("X-Request-Id", id)
+	response, err := client.Do(request)
+	if err != nil {
+		return "transport", err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	switch {
+	case err != nil:
+		return "body", err
+	case response.StatusCode != http.StatusOK:
+		return fmt.Sprint(response.StatusCode), fmt.Errorf("%s %s: %s", method, id, response.Status)
+	case response.ProtoMajor != 2:
+		return "protocol", fmt.Errorf("answered in %s", response.Proto)
+	case !strings.Contains(string(answer), id):
+		return "answer", fmt.Errorf("not the answer to %s: %q", id, answer)
+	}
+	return "", nil
+}
+
+func main() {
+	flag.Parse()
+	result := &report{Client: "go-http", Codes: map[string]int{}, Errors: []string{}, Streams: []any{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var clients []*http.Client
+	for range transports {
+		var protocols http.Protocols
+		protocols.SetUnencryptedHTTP2(true)
+		clients = append(clients, &http.Client{Transport: &http.Transport{Protocols: &protocols}})
+	}
+	var running, ready sync.WaitGroup
+	for task := range tasks {
+		ready.Add(1)
+		running.Go(func() {
+			for number := 0; ctx.Err() == nil; number++ {
+				code, err := exchange(clients[task%transports], fmt.Sprintf("go-%d-%d", task, number), number)
+				result.mutex.Lock()
+				if err == nil {
+					result.Ok++
+				} else {
+					result.Failed++
+					result.Codes[code]++
+					if len(result.Errors) < 5 {
+						result.Errors = append(result.Errors, err.Error())
+					}
+				}
+				result.mutex.Unlock()
+				if number == 0 {
+					ready.Done()
+				}
+				time.Sleep(*pace)
+			}
+		})
+	}
+	go func() {
+		ready.Wait()
+		wire.Say(map[string]any{"event": "ready"})
+	}()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	running.Wait()
+	wire.Say(result)
+}
