@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -48,11 +50,12 @@ func (journal *Journal) Stop() {
 	Say(map[string]any{"event": "sigterm", "at_ms": Now(), "calls": journal.calls, "open": journal.open})
 }
 
-// Exit says what came in all.
+// Exit says what came in all. With the ids the runner sees whether a call was executed by two pods.
 func (journal *Journal) Exit() {
 	journal.mutex.Lock()
 	defer journal.mutex.Unlock()
 	Say(map[string]any{
 		"event": "exit", "at_ms": Now(), "calls": journal.calls, "late": journal.late, "twice": journal.twice,
+		"ids": slices.Collect(maps.Keys(journal.seen)),
 	})
 }

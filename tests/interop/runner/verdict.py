@@ -1,0 +1,125 @@
+"""Owns what must hold after a deletion. Each broken expectation becomes one sentence."""
+
+import re
+from collections import Counter
+
+UNAVAILABLE = 14
+# How long after the hook's release a client may notice the end of a stream that was ended before.
+LATE = 0.15
+# A row with fewer calls than this has shown nothing.
+FEWEST = 100
+# Words with which clients describe a connection that broke: the status is their own and not the server's.
+BROKEN = re.compile(r"\bEOF\b|reset by peer|ECONN|connection refused|broken pipe|transport is closing|socket closed|"
+                    r"connection error|error reading from server|h2 protocol error|stream removed|connection dropped|"
+                    r"RST_STREAM|transport error|tcp connect|Received http2 header", re.IGNORECASE)
+
+
+def of(row, settings, report, old, new):
+    faults = _calls(row, report)
+    faults += _streams(row, settings, report, old) if row.streams else []
+    if settings.proxy == "ebbtide":
+        faults += _ebbtide(settings, old)
+    if settings.proxy != "calm":
+        faults += _app(old)
+    faults += _twice(old, new)
+    ended = [one for one in report["streams"] if not one["by_client"]]
+    codes = Counter(one["code"] for one in ended)
+    return {
+        "row": row.name,
+        "result": "FAILED" if faults else "passed",
+        "ok": report["ok"],
+        "failed": report["failed"],
+        "codes": report["codes"],
+        "ended": dict(codes),
+        "streams": len(report["streams"]),
+        "messages": sum(one["messages"] for one in report["streams"]),
+        "released": old.after("hook_at"),
+        "gone": old.after("ebbtide_end") or old.after("app_end"),
+        "faults": faults,
+        "errors": report["errors"],
+        "stream_messages": sorted({one["message"] for one in ended}),
+    }
+
+
+def _calls(row, report):
+    faults = []
+    if report["failed"]:
+        codes = ", ".join(f"{code}: {count}" for code, count in sorted(report["codes"].items()))
+        faults.append(f"{report['failed']} calls failed ({codes})")
+    if report["ok"] < FEWEST:
+        faults.append(f"only {report['ok']} calls succeeded")
+    return faults
+
+
+def _streams(row, settings, report, old):
+    faults = Counter()
+    release = old.notes.get("hook_at")
+    for one in report["streams"]:
+        kind = f"{one['kind']} stream"
+        if not one["contiguous"]:
+            faults[f"{kind} with a gap"] += 1
+        if not one["whole"]:
+            faults[f"{kind} with a cut message"] += 1
+        if one["by_client"]:
+            continue
+        if one["pod"] == "":
+            faults[f"{kind} ended with {one['code']} before its first message"] += 1
+        elif one["pod"] != "old" or settings.proxy == "calm":
+            faults[f"{kind} of a pod that stays ended with {one['code']}"] += 1
+        elif one["code"] != UNAVAILABLE:
+            faults[f"{kind} ended with {one['code']} instead of {UNAVAILABLE}"] += 1
+        elif BROKEN.search(one["message"]):
+            faults[f"{kind} broken off ({one['message'][:60]})"] += 1
+        elif release and one["end_ms"] / 1000 > release + LATE:
+            faults[f"{kind} ended after the hook's release"] += 1
+    if settings.proxy != "calm":
+        for kind in ("server", "bidi"):
+            if not any(one["kind"] == kind and one["pod"] == "old" for one in report["streams"]):
+                faults[f"no {kind} stream was at the old pod"] += 1
+    return [f"{count} × {fault}" for fault, count in faults.items()]
+
+
+def _ebbtide(settings, old):
+    faults, notes = [], old.notes
+    if notes.get("hook_timed_out"):
+        faults.append("the app hook was not released in the grace period")
+    elif notes["hook"] != "ok":
+        faults.append(f"the app hook failed: {notes['hook']}")
+    else:
+        latest = settings.grace - settings.app_stop - settings.margin
+        if old.after("hook_at") > latest + 0.3:
+            faults.append(f"the app hook was released at {old.after('hook_at')} s, later than {latest} s")
+        if old.after("hook_at") < settings.hold:
+            faults.append(f"the app hook was released at {old.after('hook_at')} s, before the hold's end")
+    if notes["drain_code"] != 0:
+        faults.append(f"ebbtide drain exited with {notes['drain_code']}")
+    if notes["ebbtide_early"]:
+        faults.append("ebbtide had exited before its SIGTERM")
+    if notes["ebbtide_killed"]:
+        faults.append("ebbtide had to be killed")
+    elif old.ebbtide.code != 0:
+        faults.append(f"ebbtide exited with {old.ebbtide.code}")
+    return faults
+
+
+def _app(old):
+    journal, faults = old.journal(), []
+    if old.notes["app_killed"] or not journal["exit"] or not journal["stop"]:
+        return ["the app did not stop by itself"]
+    if journal["exit"]["late"]:
+        faults.append(f"{journal['exit']['late']} calls reached the app after its SIGTERM")
+    if journal["stop"]["open"]:
+        faults.append(f"{journal['stop']['open']} calls were in flight when the app got its SIGTERM")
+    if not journal["exit"]["calls"]:
+        faults.append("the old pod got no call at all")
+    return faults
+
+
+def _twice(old, new):
+    exits = [pod.journal()["exit"] for pod in (old, new)]
+    if not all(exits):
+        # The app that can't tell has its own line.
+        return []
+    twice = sum(one["twice"] for one in exits)
+    twice += len(set(exits[0]["ids"] or []) & set(exits[1]["ids"] or []))
+    return [f"{twice} calls were executed twice"] if twice else []
