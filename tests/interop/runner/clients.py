@@ -75,14 +75,21 @@ class Loop:
 
 
 class Curl(Loop):
-    """Each round is one process with one connection: many requests after each other, one kind of them slow."""
+    """Each round is one process: many requests after each other on one connection, in one of the loops slow ones."""
 
     TASKS = 4
-    REQUESTS = {False: 60, True: 3}
+
+    def __init__(self, target, logs):
+        told = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=False).stdout
+        found = re.match(r"curl (\d+)", told)
+        # Before 8.0 curl breaks the second request on such a connection, whatever the server: one a process then.
+        self.keeps = bool(found) and int(found[1]) >= 8
+        super().__init__(target, logs)
 
     def round(self, task, number):
         slow = task == 0
-        url = f"http://{self.target}/?ms={700 if slow else 20}&n=[1-{self.REQUESTS[slow]}]"
+        requests = (3 if slow else 60) if self.keeps else 1
+        url = f"http://{self.target}/?ms={700 if slow else 20}&n=[1-{requests}]"
         command = ["curl", "--http2-prior-knowledge", "--silent", "--show-error", "--noproxy", "*", "--max-time", "30"]
         command += ["--output", os.devnull, "--write-out", "%{http_code} %{http_version} %{errormsg}\\n"]
         if task % 2:
@@ -94,31 +101,35 @@ class Curl(Loop):
                 self.good(1)
             else:
                 self.bad(1, line.split(" ")[0], line)
-        if len(lines) < self.REQUESTS[slow]:
-            self.bad(self.REQUESTS[slow] - len(lines), "none", "curl said nothing about some requests")
+        if len(lines) < requests:
+            self.bad(requests - len(lines), "none", "curl said nothing about some requests")
 
 
 class H2load(Loop):
-    """Short rounds with a bounded number of requests, many streams at once on each connection."""
+    """Each round is one process with one connection and many streams at once.
 
-    TASKS = 1
-    REQUESTS = 400
+    h2load opens no second connection: after a GOAWAY it gives up what it has not sent, and reports that as failed. So a
+    round's own numbers can't be the verdict. Lost is what the server left unfinished, what got another status than 200,
+    and a whole round that got nothing; what an app executed without the client hearing of it is counted by the verdict.
+    """
+
+    TASKS = 3
+    REQUESTS = 600
 
     def round(self, task, number):
-        command = ["h2load", "--clients=4", "--max-concurrent-streams=8", f"--requests={self.REQUESTS}"]
-        code, out = quick("h2load", [*command, f"http://{self.target}/?ms=20"], self.logs, 60)
-        found = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", out)
-        statuses = re.search(r"status codes: (\d+) 2xx", out)
-        if code != 0 or not found or not statuses:
-            self.bad(self.REQUESTS, "h2load", f"h2load exited with {code}")
+        command = ["h2load", "--clients=1", "--threads=1", "--max-concurrent-streams=8", f"--requests={self.REQUESTS}"]
+        code, out = quick(f"h2load-{task}", [*command, f"http://{self.target}/?ms=20"], self.logs, 60)
+        requests = re.search(r"(\d+) started, (\d+) done, (\d+) succeeded", out)
+        statuses = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", out)
+        if code != 0 or not requests or not statuses:
+            self.bad(1, "exit", f"h2load exited with {code}")
             return
-        good = min(int(found[1]), int(statuses[1]))
+        started, done, _ = map(int, requests.groups())
+        good, *other = map(int, statuses.groups())
         self.good(good)
-        if good < self.REQUESTS:
-            self.bad(self.REQUESTS - good, "h2load", found[0])
-
-
-def version_of(command):
-    """The first line of what a tool says of itself."""
-    out = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (out.stdout or out.stderr).splitlines()[0].strip() if out.stdout or out.stderr else "?"
+        if started > done:
+            self.bad(started - done, "cut", requests[0])
+        if sum(other):
+            self.bad(sum(other), "status", statuses[0])
+        if not good:
+            self.bad(1, "nothing", "a whole round got no answer")

@@ -22,6 +22,7 @@ def of(row, settings, report, old, new):
     if settings.proxy != "calm":
         faults += _app(old)
     faults += _twice(old, new)
+    faults += [] if row.streams else _unheard(report, old, new)
     ended = [one for one in report["streams"] if not one["by_client"]]
     codes = Counter(one["code"] for one in ended)
     return {
@@ -123,3 +124,10 @@ def _twice(old, new):
     twice = sum(one["twice"] for one in exits)
     twice += len(set(exits[0]["ids"] or []) & set(exits[1]["ids"] or []))
     return [f"{twice} calls were executed twice"] if twice else []
+
+
+def _unheard(report, old, new):
+    """Requests that an app executed and the client got no good answer to."""
+    exits = [pod.journal()["exit"] for pod in (old, new)]
+    unheard = sum(one["calls"] for one in exits) - report["ok"] if all(exits) else 0
+    return [f"{unheard} requests were executed without a good answer"] if unheard > 0 else []

@@ -1,8 +1,6 @@
 //! A bare hyper server for HTTP/2, the yardstick of h2spec: what fails here is not ebbtide's doing.
 
-use std::convert::Infallible;
-
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -10,7 +8,9 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+/// Reads the request to its end first, as the app behind ebbtide does, so that faults in its body come before the answer.
+async fn hello(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    request.into_body().collect().await?;
     Ok(Response::new(Full::new(Bytes::from_static(b"hello from bare hyper"))))
 }
 
