@@ -31,6 +31,7 @@ def of(row, settings, report, old, new):
         "ok": report["ok"],
         "failed": report["failed"],
         "codes": report["codes"],
+        "repeated": report.get("repeated", 0),
         "ended": dict(codes),
         "streams": len(report["streams"]),
         "messages": sum(one["messages"] for one in report["streams"]),

@@ -18,6 +18,7 @@ use tonic_prost::ProstCodec;
 const CHANNELS: usize = 2;
 const TASKS: usize = 4;
 const CHUNK: usize = 3072;
+const REPEATS: usize = 3;
 const PACE: Duration = Duration::from_millis(20);
 const BIDI_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -32,6 +33,7 @@ struct Blob {
 struct Tally {
     ok: u64,
     failed: u64,
+    repeated: u64,
     codes: BTreeMap<String, u64>,
     errors: Vec<String>,
     streams: Vec<Value>,
@@ -74,6 +76,43 @@ fn path(method: &'static str) -> PathAndQuery {
     PathAndQuery::from_static(method)
 }
 
+/// Whether the server has certainly not begun with a call: it was never sent, or refused by GOAWAY or RST_STREAM.
+///
+/// The other gRPC clients repeat such calls by themselves ("transparent retry"); tonic leaves it to its user. That a
+/// call is not executed twice is checked by the app, since the id stays the same.
+fn never_begun(status: &Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
+            return true;
+        }
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return refused || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// Makes an attempt, and another one if the first was never begun.
+macro_rules! attempts {
+    ($run:expr, $attempt:expr) => {{
+        let mut left = REPEATS;
+        loop {
+            match $attempt.await {
+                Err(status) if left > 0 && never_begun(&status) => {
+                    left -= 1;
+                    if let Ok(mut tally) = $run.tally.lock() {
+                        tally.repeated += 1;
+                    }
+                }
+                result => break result,
+            }
+        }
+    }};
+}
+
 async fn call(channel: &Channel, id: &str) -> Result<(), Status> {
     let codec = ProstCodec::<Blob, Blob>::default();
     let request = client(channel).await?;
@@ -92,7 +131,8 @@ async fn unary_task(mut run: Run, channel: Channel, number: usize) {
         if *run.stop.borrow() {
             break;
         }
-        let result = call(&channel, &format!("tonic-{number}-{count}")).await;
+        let id = format!("tonic-{number}-{count}");
+        let result = attempts!(run, call(&channel, &id));
         ready.take();
         if let Ok(mut tally) = run.tally.lock() {
             match result {
@@ -134,7 +174,7 @@ async fn open(channel: &Channel, kind: &str) -> Result<Streaming<Blob>, Status> 
 /// Lives through one stream and tells how it ended.
 async fn stream(run: &mut Run, channel: &Channel, kind: &str, ready: &mut Option<mpsc::Sender<()>>) -> Value {
     let (mut messages, mut contiguous, mut whole, mut pod, mut by_client) = (0_u64, true, true, String::new(), false);
-    let status = match open(channel, kind).await {
+    let status = match attempts!(run, open(channel, kind)) {
         Err(status) => status,
         Ok(mut stream) => loop {
             let message = tokio::select! {
@@ -211,6 +251,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tally = tally.lock().map_err(|_| "a task panicked")?;
     let report = json!({
         "client": "tonic", "ok": tally.ok, "failed": tally.failed, "codes": tally.codes, "errors": tally.errors,
+        "repeated": tally.repeated,
         "streams": tally.streams,
     });
     println!("{report}");
