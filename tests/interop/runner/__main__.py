@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -94,20 +96,23 @@ def play(row, settings, tools):
     return result
 
 
-def give_up(why):
+def give_up(why, settings):
     """Called from a timer or a signal: the threads that wait for children can't be asked."""
     print(f"interop: {why}, ending {process.end_all()} processes", file=sys.stderr, flush=True)
+    shutil.rmtree(settings.sockets, ignore_errors=True)
     os._exit(1)
 
 
 def main():
     settings, wanted = arguments()
+    # Not in the build folder: the path of a Unix socket is short.
+    settings.sockets = Path(tempfile.mkdtemp(prefix="interop-"))
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: give_up("stopped by a signal"))
+        signal.signal(number, lambda *_: give_up("stopped by a signal", settings))
     tools = Tools(settings)
     blocked = {row.name: prepare(row, settings, tools) for row in wanted}
     settings.ebbtide = getattr(tools, "ebbtide", None)
-    limit = threading.Timer(settings.timeout, give_up, [f"not over after {settings.timeout} s"])
+    limit = threading.Timer(settings.timeout, give_up, [f"not over after {settings.timeout} s", settings])
     limit.daemon = True
     limit.start()
     with ThreadPoolExecutor(settings.jobs) as pool:
@@ -115,6 +120,7 @@ def main():
         results = [blocked[row.name] or running[row.name].result() for row in wanted]
     limit.cancel()
     process.end_all()
+    shutil.rmtree(settings.sockets, ignore_errors=True)
     if settings.output == "json":
         print(json.dumps({"proxy": settings.proxy, "rows": results}, indent=2))
     else:

@@ -53,7 +53,7 @@ def _ebbtide(settings, tools, logs, cast):
     cast.append(app)
     upstream, listen, admin = app.event("listening", 10)["address"], free_port(), free_port()
     command = [settings.ebbtide, "run", "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}"]
-    command += ["--upstream", f"http://{upstream}", "--control-socket", logs / "control.sock"]
+    command += ["--upstream", f"http://{upstream}", "--control-socket", settings.sockets / "h2spec.sock"]
     ebbtide = Child("ebbtide", [*command, "--termination-message-path", logs / "report"], logs)
     cast.append(ebbtide)
     if ebbtide.wait(1):

@@ -10,34 +10,47 @@ from pathlib import Path
 
 _alive = set()
 _guard = threading.Lock()
+_over = False
 
 
 class Failure(Exception):
     """What goes into the table as the reason of a failed row."""
 
 
+def spawn(command, **options):
+    """The only way a process is started here, so that `end_all` knows every one of them."""
+    with _guard:
+        if _over:
+            raise Failure("the run is over")
+        process = subprocess.Popen([str(part) for part in command], **options)
+        _alive.add(process)
+        return process
+
+
+def _forget(process):
+    with _guard:
+        _alive.discard(process)
+
+
 class Child:
     """A process that prints one JSON object a line; what it prints otherwise is only kept."""
 
-    def __init__(self, name, command, logs, env=None, cwd=None):
+    def __init__(self, name, command, logs, env=None):
         self.name = name
-        self.command = [str(part) for part in command]
         self.events = []
         self.ended_at = None
         self._news = threading.Condition()
         logs.mkdir(parents=True, exist_ok=True)
         self._out = open(logs / f"{name}.out", "w")
-        with open(logs / f"{name}.err", "w") as errors, _guard:
-            self.process = subprocess.Popen(
-                self.command,
+        with open(logs / f"{name}.err", "w") as errors:
+            self.process = spawn(
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, **(env or {})},
-                cwd=cwd,
                 text=True,
             )
-            _alive.add(self.process)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -58,8 +71,7 @@ class Child:
         with self._news:
             self.ended_at = time.time()
             self._news.notify_all()
-        with _guard:
-            _alive.discard(self.process)
+        _forget(self.process)
 
     def wait_for(self, wanted, seconds):
         """The first event for which `wanted` holds."""
@@ -118,27 +130,49 @@ def quick(name, command, logs, seconds):
     """Runs a command of which only the exit code and the text matter."""
     logs.mkdir(parents=True, exist_ok=True)
     with open(logs / f"{name}.err", "w") as errors:
-        with _guard:
-            process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-            _alive.add(process)
+        process = spawn(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             out, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             out, _ = process.communicate()
         finally:
-            with _guard:
-                _alive.discard(process)
+            _forget(process)
     Path(logs / f"{name}.out").write_text(out)
     return process.returncode, out
 
 
+def build(command, log, folder, env, seconds):
+    """Runs a build, in a session of its own: compilers start further processes, which must not outlive it."""
+    with open(log, "w") as out:
+        process = spawn(
+            command, cwd=folder, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise
+        finally:
+            _forget(process)
+
+
+def _end(process):
+    try:
+        leads = os.getpgid(process.pid) == process.pid
+        os.killpg(process.pid, signal.SIGKILL) if leads else process.kill()
+    except OSError:
+        # It has ended meanwhile.
+        pass
+
+
 def end_all():
-    """Ends what is still there: by process id, and only what was started here."""
+    """Ends what is still there, by process id and only what was started here, and lets nothing begin any more."""
+    global _over
     with _guard:
+        _over = True
         left = [process for process in _alive if process.poll() is None]
     for process in left:
-        process.kill()
+        _end(process)
     return len(left)

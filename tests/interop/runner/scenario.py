@@ -1,10 +1,8 @@
 """Owns one row of the deletion kind: two pods, a balancer, one client, one deletion, and the verdict."""
 
 import shutil
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import verdict
 from pod import Pod
@@ -20,8 +18,8 @@ def run(row, settings, tools):
     logs = settings.logs / row.name
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
-    # Not below the logs: the path of a Unix socket is short.
-    folder = Path(tempfile.mkdtemp(prefix="interop-"))
+    folder = settings.sockets / row.name
+    folder.mkdir()
     cast = []
     try:
         old = Pod("old", row.app(tools), settings, row.scheme, logs, folder)
@@ -47,7 +45,6 @@ def run(row, settings, tools):
     finally:
         for one in reversed(cast):
             one.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _delete(old, new, service, settings):

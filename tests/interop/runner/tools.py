@@ -9,6 +9,8 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
+import process
+
 HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent.parent
 BUILD_SECONDS = 1500
@@ -172,14 +174,10 @@ class Tools:
 
     def _run(self, name, command, folder, env=None):
         log = self.build / "logs" / f"{name}.txt"
-        with open(log, "w") as out:
-            try:
-                code = subprocess.run(
-                    list(map(str, command)), cwd=folder, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
-                    stdout=out, stderr=subprocess.STDOUT, timeout=BUILD_SECONDS, check=False,
-                ).returncode
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise BuildFailed(f"{name}: {error}") from error
+        try:
+            code = process.build(command, log, folder, env or {}, BUILD_SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildFailed(f"{name}: {error}") from error
         if code != 0:
             last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
             raise BuildFailed(f"{name} could not be built: {' '.join(last)[:160]} (log: {log})")

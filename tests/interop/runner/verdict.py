@@ -6,6 +6,8 @@ from collections import Counter
 UNAVAILABLE = 14
 # How long after the hook's release a client may notice the end of a stream that was ended before.
 LATE = 0.15
+# From SIGTERM to the exit when everything has been drained.
+EXIT = 1.5
 # A row with fewer calls than this has shown nothing.
 FEWEST = 100
 # Words with which clients describe a connection that broke: the status is their own and not the server's.
@@ -101,6 +103,8 @@ def _ebbtide(settings, old):
         faults.append("ebbtide had to be killed")
     elif old.ebbtide.code != 0:
         faults.append(f"ebbtide exited with {old.ebbtide.code}")
+    if notes["ebbtide_end"] - notes["ebbtide_term"] > EXIT:
+        faults.append(f"ebbtide took {notes['ebbtide_end'] - notes['ebbtide_term']:.1f} s to exit after its SIGTERM")
     return faults
 
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -75,10 +76,18 @@ func (report *report) stream(one ended) {
 	report.Streams = append(report.Streams, one)
 }
 
-// call makes one unary call and looks whether the answer is its own.
-func call(channel *grpc.ClientConn, id string) error {
+// call makes one unary call and looks whether the answer is its own; every tenth is one to the standard health service.
+func call(channel *grpc.ClientConn, id string, number int) error {
 	bounded, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	if number%10 == 9 {
+		health := grpc_health_v1.NewHealthClient(channel)
+		answer, err := health.Check(bounded, &grpc_health_v1.HealthCheckRequest{})
+		if err == nil && answer.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			err = status.Errorf(codes.DataLoss, "the app's health is %s", answer.GetStatus())
+		}
+		return err
+	}
 	var answer wrapperspb.BytesValue
 	if err := channel.Invoke(bounded, "/"+wire.Service+"/Unary", wrapperspb.Bytes([]byte(id)), &answer); err != nil {
 		return err
@@ -162,7 +171,7 @@ func main() {
 	for number := range unaryTasks {
 		start(number, func(channel *grpc.ClientConn, first func()) {
 			for count := 0; ctx.Err() == nil; count++ {
-				result.unary(call(channel, fmt.Sprintf("go-%d-%d", number, count)))
+				result.unary(call(channel, fmt.Sprintf("go-%d-%d", number, count), count))
 				first()
 				time.Sleep(*pace)
 			}
