@@ -44,7 +44,11 @@ class Loop:
     def _loop(self, task):
         rounds = 0
         while not self._stopped.is_set():
-            self.round(task, rounds)
+            try:
+                self.round(task, rounds)
+            except Failure:
+                # The whole run is being ended.
+                return
             rounds += 1
             if rounds == 1:
                 self._ready.release()

@@ -102,10 +102,10 @@ class Tools:
 
     def _npm(self):
         self.node.mkdir(exist_ok=True)
-        for name in ("package.json", "package-lock.json", ".npmrc"):
+        for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / "node" / name, self.node / name)
         # No package here needs its install script.
-        self._run("node", ["npm", "ci", "--ignore-scripts"], self.node)
+        self._run("node", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], self.node)
 
     def _prepare_python(self):
         self._cached("venv", [HERE / "python" / "requirements.txt"], self._pip)

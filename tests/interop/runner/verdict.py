@@ -4,8 +4,9 @@ import re
 from collections import Counter
 
 UNAVAILABLE = 14
-# How long after the hook's release a client may notice the end of a stream that was ended before.
-LATE = 0.15
+# How long after the hook's release a client may notice the end of a stream that was ended before. A stream that dies with
+# the app is later than that: the app stops gracefully for longer.
+LATE = 0.5
 # From SIGTERM to the exit when everything has been drained.
 EXIT = 1.5
 # A row with fewer calls than this has shown nothing.
