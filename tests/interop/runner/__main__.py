@@ -126,6 +126,8 @@ def main():
     else:
         print(table.text(results, settings.proxy))
     failed = any(row["result"] == "FAILED" for row in results)
+    if failed:
+        print(f"interop: what each process said is in {settings.logs}", file=sys.stderr, flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -4,7 +4,7 @@ import re
 import shutil
 import xml.etree.ElementTree as xml
 
-from pod import free_port
+from pod import await_ready, free_port
 from process import Child, Failure, quick
 from tools import HERE
 
@@ -56,8 +56,7 @@ def _ebbtide(settings, tools, logs, cast):
     command += ["--upstream", f"http://{upstream}", "--control-socket", settings.sockets / "h2spec.sock"]
     ebbtide = Child("ebbtide", [*command, "--termination-message-path", logs / "report"], logs)
     cast.append(ebbtide)
-    if ebbtide.wait(1):
-        raise Failure(f"ebbtide did not start, exit code {ebbtide.code}")
+    await_ready(ebbtide, f"127.0.0.1:{admin}", logs)
     return f"127.0.0.1:{listen}"
 
 

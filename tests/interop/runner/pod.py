@@ -29,6 +29,22 @@ def free_port():
     raise Failure("no free port")
 
 
+def await_ready(ebbtide, admin, logs):
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if ebbtide.wait(0):
+            words = " ".join((logs / f"{ebbtide.name}.err").read_text().split())
+            raise Failure(f"ebbtide did not start, exit code {ebbtide.code}: {words[:160]}")
+        try:
+            with urllib.request.urlopen(f"http://{admin}/readyz", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise Failure("ebbtide did not become ready in 10 s")
+
+
 class Pod:
     """`proxy` is `ebbtide`, or anything else for an app that clients reach directly."""
 
@@ -52,25 +68,7 @@ class Pod:
         command += ["--app-stop", f"{self.settings.app_stop}s", "--termination-message-path", self.logs / f"{self.name}-report"]
         self.ebbtide = Child(f"{self.name}-ebbtide", command, self.logs)
         self.address = listen
-        self._await_ready()
-
-    def _await_ready(self):
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            if self.ebbtide.wait(0):
-                raise Failure(f"ebbtide did not start, exit code {self.ebbtide.code}: {self._last_words()}")
-            try:
-                with urllib.request.urlopen(f"http://{self.admin}/readyz", timeout=2) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise Failure("ebbtide did not become ready in 10 s")
-
-    def _last_words(self):
-        text = (self.logs / f"{self.ebbtide.name}.err").read_text().strip()
-        return " ".join(text.split())[:160]
+        await_ready(self.ebbtide, self.admin, self.logs)
 
     def _hook(self):
         """The app's own hook: as with the kubelet, any answer frees it, and so does a failure."""
@@ -97,6 +95,7 @@ class Pod:
         self._stop(self.app, began, "app")
         if self.ebbtide:
             self._stop(self.ebbtide, began, "ebbtide")
+            hooks[1].join(FLOOR)
 
     def _stop(self, child, began, who):
         self.notes[f"{who}_early"] = child.wait(0)

@@ -1,6 +1,7 @@
 """Owns what must hold after a deletion. Each broken expectation becomes one sentence."""
 
 import re
+import time
 from collections import Counter
 
 UNAVAILABLE = 14
@@ -96,16 +97,17 @@ def _ebbtide(settings, old):
             faults.append(f"the app hook was released at {old.after('hook_at')} s, later than {latest} s")
         if old.after("hook_at") < settings.hold:
             faults.append(f"the app hook was released at {old.after('hook_at')} s, before the hold's end")
-    if notes["drain_code"] != 0:
-        faults.append(f"ebbtide drain exited with {notes['drain_code']}")
+    if notes.get("drain_code") != 0:
+        faults.append(f"ebbtide drain exited with {notes.get('drain_code', 'nothing')}")
     if notes["ebbtide_early"]:
         faults.append("ebbtide had exited before its SIGTERM")
     if notes["ebbtide_killed"]:
         faults.append("ebbtide had to be killed")
     elif old.ebbtide.code != 0:
         faults.append(f"ebbtide exited with {old.ebbtide.code}")
-    if notes["ebbtide_end"] - notes["ebbtide_term"] > EXIT:
-        faults.append(f"ebbtide took {notes['ebbtide_end'] - notes['ebbtide_term']:.1f} s to exit after its SIGTERM")
+    took = (notes["ebbtide_end"] or time.time()) - notes["ebbtide_term"]
+    if took > EXIT:
+        faults.append(f"ebbtide took {took:.1f} s to exit after its SIGTERM")
     return faults
 
 
