@@ -19,6 +19,8 @@ mod simulation;
 
 mod toys_selftest;
 
+mod h2_selftest;
+
 mod surface;
 
 mod deploy;

@@ -6,6 +6,8 @@ pub(crate) mod wait;
 
 pub(crate) mod http;
 
+pub(crate) mod h2;
+
 pub(crate) mod process;
 
 pub(crate) mod app;

@@ -60,8 +60,8 @@ impl Journal {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Every whole line of this kind: `up listening unlistening connected req done term call beat
-    /// held ack exit`.
+    /// Every whole line of this kind: `up listening unlistening connected disconnected req done term call
+    /// beat held ack exit`, and of HTTP/2 `preface goaway cancel lost` and `stream=` in `req` and `done`.
     pub(crate) fn lines(&self, kind: &str) -> Vec<Line> {
         let text = self.text();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -8,6 +8,8 @@ mod routes;
 
 mod outbound;
 
+mod h2;
+
 pub(crate) mod journal;
 
 use std::net::SocketAddr;
@@ -48,6 +50,54 @@ pub(crate) struct AppOptions {
     pub(crate) held: Option<SocketAddr>,
     /// A GET that must succeed before it listens or ends; failing means exit code 1.
     pub(crate) needs: Option<SocketAddr>,
+    pub(crate) speaks: Speaks,
+    /// What [`Self::upstream`] says of it.
+    pub(crate) scheme: Scheme,
+    /// When and how an HTTP/2 connection is told to go by the app itself.
+    pub(crate) goaway: Option<(After, Farewell)>,
+    /// SETTINGS_MAX_CONCURRENT_STREAMS.
+    pub(crate) max_streams: Option<u32>,
+}
+
+/// What the app makes of the first bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Speaks {
+    /// HTTP/1 alone; an HTTP/2 preface ends the connection without a word.
+    Http1,
+    /// As Http1, but a preface gets this status in HTTP/1.1 and a close.
+    Http1Refusing(u16),
+    /// HTTP/2 by prior knowledge alone.
+    Http2,
+    /// Either, as the first bytes say.
+    Both,
+    /// HTTP/1; a preface is taken and nothing is ever said.
+    SilentAfterPreface,
+}
+
+/// How an upstream address names the app's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Scheme {
+    Http,
+    H2c,
+    Auto,
+}
+
+/// When an HTTP/2 connection has been used enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum After {
+    Requests(u64),
+    Age(Duration),
+}
+
+/// How the app lets go of an HTTP/2 connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Farewell {
+    /// GOAWAY(2^31-1), PING, GOAWAY(last), and a close when the last stream has ended.
+    Graceful,
+    /// As Graceful, but the socket is gone so long after the first GOAWAY.
+    GracefulThenGone(Duration),
+    /// GOAWAY(last) with this code and a close at once, whatever streams are open.
+    Abrupt(u32),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +155,10 @@ impl Default for AppOptions {
             beat: None,
             held: None,
             needs: None,
+            speaks: Speaks::Both,
+            scheme: Scheme::Http,
+            goaway: None,
+            max_streams: None,
         }
     }
 }
@@ -115,10 +169,18 @@ impl AppOptions {
         Self { listen: Listen::Tcp(address), ..Self::default() }
     }
 
+    /// HTTP/2 alone, and said so.
+    #[must_use]
+    pub(crate) const fn h2c(mut self) -> Self {
+        self.speaks = Speaks::Http2;
+        self.scheme = Scheme::H2c;
+        self
+    }
+
     /// The value of `EBBTIDE_UPSTREAM` that leads here.
     pub(crate) fn upstream(&self) -> String {
         match &self.listen {
-            Listen::Tcp(address) => format!("http://{address}"),
+            Listen::Tcp(address) => format!("{}://{address}", self.scheme.name()),
             Listen::Unix(path) => format!("unix://{}", path.display()),
             Listen::Pod | Listen::Nowhere => panic!("the app's address is not settled yet"),
         }
@@ -157,6 +219,16 @@ impl AppOptions {
         })
         .await;
         App { process, journal }
+    }
+}
+
+impl Scheme {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::H2c => "h2c",
+            Self::Auto => "auto",
+        }
     }
 }
 

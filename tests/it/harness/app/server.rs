@@ -7,9 +7,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
-use super::Listen;
 use super::entry::Shared;
 use super::routes::{self, Next};
+use super::{Listen, Speaks, h2};
 use crate::harness::http::{Fault, Wire};
 
 /// Either kind of stream.
@@ -62,28 +62,38 @@ async fn serve(app: Arc<Shared>, stream: impl Io) {
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     app.pen.note("connected", &format!("conn={connection}"));
     let mut wire = Wire::new(stream);
-    loop {
-        let head = match app.options.idle_close {
-            Some(idle) => match tokio::time::timeout(idle, wire.head()).await {
-                Ok(head) => head,
-                Err(_) => Err(Fault::Eof),
-            },
-            None => wire.head().await,
-        };
-        let Ok(head) = head else { break };
-        let _busy = Busy::begin(&app.in_flight);
-        if !matches!(routes::answer(&app, &mut wire, &head, connection).await, Ok(Next::Reuse)) {
-            break;
-        }
+    match bounded(&app, h2::has_preface(&mut wire)).await {
+        Ok(true) => h2::serve(&app, wire, connection).await,
+        Ok(false) if app.options.speaks == Speaks::Http2 => {}
+        Ok(false) => serve_http1(&app, &mut wire, connection).await,
+        Err(_) => {}
     }
     app.pen.note("disconnected", &format!("conn={connection}"));
 }
 
+async fn serve_http1(app: &Arc<Shared>, wire: &mut Wire<impl Io>, connection: u64) {
+    loop {
+        let Ok(head) = bounded(app, wire.head()).await else { break };
+        let _busy = Busy::begin(&app.in_flight);
+        if !matches!(routes::answer(app, wire, &head, connection).await, Ok(Next::Reuse)) {
+            break;
+        }
+    }
+}
+
+/// The wait for the first bytes of something.
+async fn bounded<T>(app: &Shared, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    match app.options.idle_close {
+        Some(idle) => tokio::time::timeout(idle, work).await.unwrap_or(Err(Fault::Eof)),
+        None => work.await,
+    }
+}
+
 /// Counts one request from its head to the last byte of its response.
-struct Busy<'a>(&'a watch::Sender<usize>);
+pub(super) struct Busy<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Busy<'a> {
-    fn begin(count: &'a watch::Sender<usize>) -> Self {
+    pub(super) fn begin(count: &'a watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count)
     }
