@@ -9,7 +9,10 @@ use tokio::net::TcpListener;
 use crate::harness::app::{After, App, AppOptions, Farewell, Listen, Speaks};
 use crate::harness::client::{Ending, Failure, Raw, Request, send};
 use crate::harness::h2::grpc::{self, message, number_of, numbered};
-use crate::harness::h2::{Control, Frame, Kind, NO_LAST, PREFACE, RawH2, code, setting};
+use crate::harness::h2::{
+    Call, Control, Frame, H2Client, H2Load, H2Plan, Held, Kind, Loss, NO_LAST, PREFACE, RawH2, Seen, code, request,
+    setting,
+};
 use crate::harness::http::{Sum, pattern};
 use crate::harness::{SOON, fresh_ip};
 
@@ -29,7 +32,7 @@ async fn both_protocols_are_served_on_one_port() {
     // The preface may come in pieces, and everything else with its last one.
     let mut raw = RawH2::connect(address).await.unwrap();
     raw.bytes(&PREFACE[..10]).await.unwrap();
-    let head = crate::harness::h2::request(1, "GET", "/slow?ms=10", &[("x-id", "late")]).end_stream();
+    let head = request(1, "GET", "/slow?ms=10", &[("x-id", "late")]).end_stream();
     let rest = [&PREFACE[10..], &Frame::settings(&[]).encode(), &head.encode()].concat();
     raw.bytes(rest).await.unwrap();
     let answer = raw.answer(1, SOON).await.unwrap();
@@ -115,7 +118,7 @@ async fn grpc_methods_frame_and_end_as_asked() {
     let bidi = raw.begin_grpc("/grpc/bidi").await.unwrap();
     for number in 0..3 {
         raw.data(bidi, &message(&numbered(number, 20)), false).await.unwrap();
-        let whole = |seen: &crate::harness::h2::Seen| seen.answer(bidi).messages().0.len() as u64;
+        let whole = |seen: &Seen| seen.answer(bidi).messages().0.len() as u64;
         raw.wait("the echo", SOON, |seen| (whole(seen) > number).then_some(())).await.unwrap();
     }
     raw.data(bidi, &message(b"last"), true).await.unwrap();
@@ -227,13 +230,47 @@ async fn a_preface_may_be_refused_or_met_with_silence() {
 }
 
 #[tokio::test]
+async fn what_is_answered_by_itself_can_be_left_to_the_test() {
+    let (_app, address, _dir) = app(AppOptions::default()).await;
+    let mut raw = RawH2::connect(address).await.unwrap();
+    (raw.opens_windows, raw.acks_settings) = (false, false);
+    raw.greet(&[(setting::INITIAL_WINDOW_SIZE, 1000)]).await.unwrap();
+    raw.wait("SETTINGS", SOON, Seen::settings).await.unwrap();
+    raw.frame(Frame::settings_ack()).await.unwrap();
+    let stream = raw.get("/bytes?n=5000").await.unwrap();
+    raw.wait("a full window", SOON, |seen| (seen.answer(stream).body.len() == 1000).then_some(())).await.unwrap();
+    raw.round_trip().await.unwrap();
+    assert_eq!(raw.seen.answer(stream).body.len(), 1000);
+    raw.frame(Frame::window_update(stream, 4000)).await.unwrap();
+    assert_eq!(raw.answer(stream, SOON).await.unwrap().body, pattern(5000));
+
+    // Read beside a load on other connections, with its pings acknowledged.
+    let beside = raw.get("/slow?ms=10").await.unwrap();
+    let client = H2Client::new(address, 1);
+    let summary =
+        raw.during(Held::start(&client, &Call::slow_unary(8, Duration::from_millis(100)), 3).ended(SOON)).await;
+    summary.assert_clean();
+    assert!(raw.seen.is_over(beside));
+
+    // Many small frames in both directions, more than the sockets hold.
+    let mut frames = Vec::new();
+    for number in 0..200_000_u64 {
+        frames.push(Frame::ping(number.to_be_bytes()));
+    }
+    raw.frames(&frames).await.unwrap();
+    let acks = |seen: &Seen| seen.control.iter().filter(|(_, one)| matches!(one, Control::PingAck(_))).count();
+    raw.wait("all ACKs", SOON, |seen| (seen.frames > 200_000).then_some(())).await.unwrap();
+    assert!(acks(&raw.seen) >= 200_000);
+}
+
+#[tokio::test]
 async fn both_sides_can_be_played_frame_by_frame() {
     let listener = TcpListener::bind(SocketAddr::new(fresh_ip(), 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let client = async {
         let mut raw = RawH2::connect(address).await.unwrap();
         raw.greet(&[(setting::MAX_CONCURRENT_STREAMS, 7)]).await.unwrap();
-        let block = crate::harness::h2::request(1, "GET", "/", &[]).end_stream();
+        let block = request(1, "GET", "/", &[]).end_stream();
         let (front, back) = block.payload.split_at(9);
         let head = Frame::new(Kind::Headers, block.flags, 1, front.to_vec()).open_ended();
         raw.frames(&[head, Frame::continuation(1, back.to_vec())]).await.unwrap();
@@ -257,4 +294,92 @@ async fn both_sides_can_be_played_frame_by_frame() {
     assert_eq!((answer.status(), answer.interim), (204, vec![103]));
     assert_eq!((asked.header(":method"), asked.header(":path")), (Some("GET"), Some("/")));
     assert_eq!(settings[&setting::MAX_CONCURRENT_STREAMS], 7);
+}
+
+#[tokio::test]
+async fn load_survives_an_app_that_recycles_its_connections() {
+    let graceful = AppOptions { goaway: Some((After::Requests(20), Farewell::Graceful)), ..AppOptions::default() };
+    let (app, address, _dir) = app(graceful).await;
+    let load = H2Load::start(H2Plan::mixed(address, 400.0));
+    load.has_done(400, SOON).await;
+    let summary = load.stop().await;
+    summary.assert_clean();
+    summary.assert_at_most_once(&app.journal);
+    assert!(summary.connections() > 4 && !summary.endings.is_empty(), "{:?}", summary.endings);
+    assert_eq!((0..5).map(|lane| summary.lane(lane).ok()).sum::<usize>(), summary.ok());
+    assert!(summary.since(summary.records[0].ended).total() < summary.total());
+}
+
+#[tokio::test]
+async fn only_what_was_not_processed_is_tried_again() {
+    let (app, address, _dir) = app(AppOptions::default()).await;
+    let client = H2Client::new(address, 1);
+    let plain = |path: &str| Call::plain(Request::get(path));
+    let refused = client.call(&plain("/reset?code=7&head=0"), SOON).await;
+    assert_eq!((refused.result, refused.retries), (Err(Loss::Unprocessed), 5));
+    assert_eq!(app.journal.times_seen(&refused.id), 5);
+    for (path, loss) in [
+        ("/reset?code=8&head=0", Loss::Reset(code::CANCEL)),
+        ("/reset?code=7", Loss::Reset(code::REFUSED_STREAM)),
+        ("/goaway?code=2&ms=60000", Loss::Broken),
+        ("/die", Loss::Broken),
+        ("/status?code=503", Loss::Status(503)),
+    ] {
+        let record = client.call(&plain(path), SOON).await;
+        assert_eq!((record.result, record.retries), (Err(loss), 0), "{path}");
+        assert_eq!(app.journal.times_seen(&record.id), 1, "{path}");
+    }
+    assert_eq!(client.call(&plain("/hang"), Duration::from_millis(50)).await.result, Err(Loss::Timeout));
+    app.journal.wait("cancel", 1, SOON).await;
+    assert_eq!(client.call(&Call::plain(Request::echo(500_000)), SOON).await.result, Ok(200));
+    let dripping = Request::echo(300).drip(100, Duration::from_millis(2));
+    assert_eq!(client.call(&Call::plain(dripping), SOON).await.result, Ok(200));
+
+    app.process.signal(rustix::process::Signal::KILL);
+    app.process.exit(SOON).await;
+    let late = H2Client::new(address, 1);
+    let summary = late.summary(vec![late.call(&plain("/"), SOON).await]);
+    assert_eq!(summary.losses(), [(Loss::Refused, 1)].into());
+}
+
+#[tokio::test]
+async fn a_grpc_call_is_judged_by_its_messages_and_its_status() {
+    let (_app, address, _dir) = app(AppOptions::default()).await;
+    let client = H2Client::new(address, 1);
+    let pause = Duration::from_millis(2);
+    for (call, result, messages, torn) in [
+        (Call::unary(70_000), Ok(0), 1, 0),
+        (Call::slow_unary(8, pause), Ok(0), 1, 0),
+        (Call::server_stream(Some(4), pause, 20), Ok(0), 4, 0),
+        (Call::bidi(4, pause, 20), Ok(0), 4, 0),
+        (Call::numbered("/grpc/half?before=2&size=500&sent=100&ms=5"), Ok(0), 3, 0),
+        (Call::numbered("/grpc/reset?n=2&code=2"), Err(Loss::Reset(code::INTERNAL_ERROR)), 2, 0),
+        (Call::numbered("/grpc/error?status=14&head=1"), Err(Loss::Grpc(14)), 0, 0),
+        (Call::numbered("/grpc/unknown"), Err(Loss::Grpc(12)), 0, 0),
+        (Call::numbered("/"), Err(Loss::Torn), 0, 3),
+        (Call::numbered("/status?code=503"), Err(Loss::Status(503)), 0, 0),
+    ] {
+        let record = client.call(&call, SOON).await;
+        assert_eq!((record.result, record.messages, record.torn), (result, messages, torn), "{call:?}");
+    }
+    let error = client.call(&Call::numbered("/grpc/error?status=5&bytes=12000"), SOON).await;
+    assert_eq!((error.trailers_only, error.grpc_message.map(|text| text.len())), (true, Some(12_000)));
+}
+
+#[tokio::test]
+async fn held_streams_show_what_they_have_received() {
+    let (app, address, _dir) = app(AppOptions::default()).await;
+    let client = H2Client::new(address, 2);
+    let bidi = Held::start(&client, &Call::bidi(u64::MAX, Duration::from_millis(10), 20), 20);
+    bidi.all_have(3, SOON).await;
+    assert_eq!(bidi.open(), 20);
+    bidi.cancel();
+    let cancels = app.journal.wait("cancel", 20, SOON).await;
+    assert!(cancels.iter().all(|one| one.get("sent").parse::<u64>().unwrap() >= 3));
+
+    let streams = Held::start(&client, &Call::server_stream(Some(5), Duration::from_millis(5), 20), 10);
+    let ended = streams.ended(SOON).await;
+    ended.assert_clean();
+    assert!(ended.records.iter().all(|one| one.messages == 5));
+    assert_eq!((ended.connections(), ended.before(ended.records[0].began).total(), ended.retried()), (2, 0, 0));
 }

@@ -180,20 +180,16 @@ async fn run(shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
     let mut deal = deck.iter().copied().cycle();
     let mut tick = tokio::time::interval(Duration::from_millis(2));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let (mut last, mut owed, mut number) = (Mono::now(), 0.0, 0);
-    let mut swept = last;
+    let mut pace = Pace::new(shared.plan.rate);
+    let mut number = 0;
+    let mut swept = Mono::now();
     let mut requests = JoinSet::new();
     loop {
         tokio::select! {
             _ = tick.tick() => {}
             _ = stop.wait_for(|stop| *stop) => break,
         }
-        let now = Mono::now();
-        // A stalled machine must not be answered with a burst.
-        owed += now.since(last).min(CATCH_UP).as_secs_f64() * shared.plan.rate;
-        last = now;
-        while owed >= 1.0 {
-            owed -= 1.0;
+        for _ in 0..pace.due() {
             let lane = deal.next().expect("a load has a lane");
             number += 1;
             let paused = shared.paused.lock().expect("no holder panics");
@@ -203,12 +199,36 @@ async fn run(shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
             }
         }
         while requests.try_join_next().is_some() {}
-        if now.since(swept) > SWEEP {
+        if swept.elapsed() > SWEEP {
             shared.pool.sweep();
-            swept = now;
+            swept = Mono::now();
         }
     }
     while requests.join_next().await.is_some() {}
+}
+
+/// How many requests are due at a rate, asked again and again.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    rate: f64,
+    last: Mono,
+    owed: f64,
+}
+
+impl Pace {
+    pub(crate) fn new(rate: f64) -> Self {
+        Self { rate, last: Mono::now(), owed: 0.0 }
+    }
+
+    /// A stalled machine is not answered with a burst.
+    pub(crate) fn due(&mut self) -> usize {
+        let now = Mono::now();
+        self.owed += now.since(self.last).min(CATCH_UP).as_secs_f64() * self.rate;
+        self.last = now;
+        let due = self.owed.floor();
+        self.owed -= due;
+        due as usize
+    }
 }
 
 const CATCH_UP: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ mod summary;
 
 pub(crate) use self::connection::{Connection, Idle};
 pub(crate) use self::idle::{Closed, IdleHolder};
-pub(crate) use self::load::{How, Lane, Load, Plan};
+pub(crate) use self::load::{How, Lane, Load, Pace, Plan};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::raw::Raw;
 pub(crate) use self::summary::{Record, Summary};

@@ -22,6 +22,8 @@ use crate::harness::wait::Mono;
 pub(crate) struct RawH2 {
     io: TcpStream,
     input: Vec<u8>,
+    /// How much of the input has become frames.
+    taken: usize,
     /// Frames that wait for the socket; whole ones, so that an abandoned write tears none.
     output: Vec<u8>,
     pub(crate) seen: Seen,
@@ -71,6 +73,7 @@ impl RawH2 {
         Ok(Self {
             io,
             input: Vec::new(),
+            taken: 0,
             output: Vec::new(),
             seen: Seen::new(),
             next_stream: 1,
@@ -254,8 +257,8 @@ impl RawH2 {
 
     async fn read(&mut self) -> Result<Frame, Failure> {
         loop {
-            if let Some((frame, length)) = Frame::parse(&self.input) {
-                self.input.drain(..length);
+            if let Some((frame, length)) = Frame::parse(&self.input[self.taken..]) {
+                self.taken += length;
                 self.seen.add(&frame);
                 self.respond(&frame);
                 self.try_flush();
@@ -264,33 +267,26 @@ impl RawH2 {
             if self.ended.is_some() {
                 return Err(Failure::Eof);
             }
-            if !self.output.is_empty() {
-                tokio::select! {
-                    read = self.io.readable() => read?,
-                    written = self.io.writable() => written?,
-                }
-                self.try_flush();
+            tokio::select! {
+                ready = self.io.readable() => ready?,
+                ready = self.io.writable(), if !self.output.is_empty() => ready?,
             }
-            self.fill().await?;
+            self.try_flush();
+            self.try_fill()?;
         }
     }
 
-    async fn fill(&mut self) -> Result<(), Failure> {
-        let read = if self.output.is_empty() {
-            self.io.read_buf(&mut self.input).await
-        } else {
-            match self.io.try_read_buf(&mut self.input) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                read => read,
-            }
-        };
-        match read {
+    fn try_fill(&mut self) -> Result<(), Failure> {
+        // Once per read, not once per frame: bursts of small frames would be moved again and again.
+        self.input.drain(..std::mem::take(&mut self.taken));
+        match self.io.try_read_buf(&mut self.input) {
             Ok(0) => {
                 let reset = matches!(self.io.take_error(), Ok(Some(_)));
                 self.ended = Some(if reset { Ending::Reset } else { Ending::Fin });
                 Err(if self.input.is_empty() { Failure::Eof } else { Failure::Truncated })
             }
             Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(error) => {
                 self.ended = Some(Ending::Reset);
                 Err(error.into())
@@ -317,10 +313,27 @@ impl RawH2 {
         }
     }
 
+    /// Takes in what comes meanwhile, unjudged: a peer that answers more than we read would stop reading.
     async fn flush(&mut self) -> Result<(), Failure> {
         while !self.output.is_empty() {
-            let written = self.io.write(&self.output).await?;
-            self.output.drain(..written);
+            tokio::select! {
+                ready = self.io.writable() => {
+                    ready?;
+                    match self.io.try_write(&self.output) {
+                        Ok(written) => drop(self.output.drain(..written)),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        Err(error) => {
+                            self.output.clear();
+                            return Err(error.into());
+                        }
+                    }
+                }
+                ready = self.io.readable(), if self.ended.is_none() => {
+                    ready?;
+                    // How it ended is kept; the writing side has its own fault.
+                    let _ = self.try_fill();
+                }
+            }
         }
         Ok(())
     }
