@@ -4,6 +4,8 @@ mod exchange;
 
 mod grpc;
 
+mod lent;
+
 mod routes;
 
 use std::io::Cursor;
@@ -13,10 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::{Builder, Connection};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use self::exchange::Exchange;
+use self::lent::Lent;
 use super::entry::Shared;
 use super::server::Io;
 use super::{After, Farewell, Speaks};
@@ -28,6 +31,15 @@ use crate::harness::http::{Fault, Wire};
 enum Order {
     Go(Farewell),
     Die,
+}
+
+/// How the app leaves a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// All said; what still comes is read away.
+    InOrder,
+    /// The socket is dropped as it is.
+    Abrupt,
 }
 
 /// Whether an HTTP/2 client begins here; reads no more than it must.
@@ -61,24 +73,26 @@ pub(super) async fn serve<S: Io>(app: &Arc<Shared>, wire: Wire<S>, number: u64) 
         }
         Speaks::SilentAfterPreface => swallow(&mut io).await,
         Speaks::Http2 | Speaks::Both => {
-            let (reader, writer) = tokio::io::split(io);
-            let io = tokio::io::join(Cursor::new(read).chain(reader), writer);
+            let mut lent = Lent::new(io);
+            let io = tokio::io::join(Cursor::new(read).chain(lent.again()), lent.again());
             let mut builder = Builder::new();
             builder
                 .initial_window_size(WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_header_list_size(HEADERS)
                 .max_concurrent_streams(app.options.max_streams.unwrap_or(1000));
-            if let Ok(connection) = builder.handshake(io).await {
-                run(app, connection, number).await;
+            if let Ok(connection) = builder.handshake(io).await
+                && run(app, connection, number).await == End::InOrder
+            {
+                swallow(&mut lent).await;
             }
         }
     }
 }
 
-async fn run<T>(app: &Arc<Shared>, mut connection: Connection<T, Bytes>, number: u64)
+async fn run<T>(app: &Arc<Shared>, mut connection: Connection<T, Bytes>, number: u64) -> End
 where
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
 {
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let (age, enough, farewell) = match app.options.goaway {
@@ -96,13 +110,13 @@ where
             biased;
             order = ordered.recv() => match order {
                 Some(Order::Go(farewell)) => Some(farewell),
-                Some(Order::Die) | None => return,
+                Some(Order::Die) | None => return End::Abrupt,
             },
-            () = &mut gone => return,
+            () = &mut gone => return End::Abrupt,
             () = &mut aged, if !going => Some(farewell),
             _ = listening.wait_for(|open| !*open), if !going => Some(Farewell::Graceful),
             accepted = connection.accept() => {
-                let Some(Ok((request, respond))) = accepted else { return };
+                let Some(Ok((request, respond))) = accepted else { return End::InOrder };
                 taken += 1;
                 let exchange = Exchange::new(app.clone(), request, respond, number, orders.clone());
                 tokio::spawn(exchange.serve());
@@ -123,8 +137,8 @@ where
     }
 }
 
-/// Reads away what comes, so that our close is a FIN.
-async fn swallow(io: &mut impl Io) {
+/// Reads away what comes, so that our close is a FIN and takes back nothing that was said.
+async fn swallow(io: &mut (impl AsyncRead + Unpin)) {
     let _ = tokio::io::copy(io, &mut tokio::io::sink()).await;
 }
 
