@@ -84,7 +84,8 @@ pub(super) async fn serve<S: Io>(app: &Arc<Shared>, wire: Wire<S>, number: u64) 
             if let Ok(connection) = builder.handshake(io).await
                 && run(app, connection, number).await == End::InOrder
             {
-                swallow(&mut lent).await;
+                let _ = lent.shutdown().await;
+                let _ = tokio::time::timeout(LINGER, swallow(&mut lent)).await;
             }
         }
     }
@@ -103,7 +104,7 @@ where
     let mut aged = std::pin::pin!(tokio::time::sleep(age));
     let mut listening = app.listening.subscribe();
     let mut taken = 0;
-    let mut going = false;
+    let (mut going, mut end) = (false, End::InOrder);
     let mut gone = std::pin::pin!(tokio::time::sleep(FOREVER));
     loop {
         let wanted = tokio::select! {
@@ -116,7 +117,7 @@ where
             () = &mut aged, if !going => Some(farewell),
             _ = listening.wait_for(|open| !*open), if !going => Some(Farewell::Graceful),
             accepted = connection.accept() => {
-                let Some(Ok((request, respond))) = accepted else { return End::InOrder };
+                let Some(Ok((request, respond))) = accepted else { return end };
                 taken += 1;
                 let exchange = Exchange::new(app.clone(), request, respond, number, orders.clone());
                 tokio::spawn(exchange.serve());
@@ -132,7 +133,10 @@ where
                 connection.graceful_shutdown();
                 gone.as_mut().reset(tokio::time::Instant::now() + after);
             }
-            Farewell::Abrupt(code) => connection.abrupt_shutdown(Reason::from(code)),
+            Farewell::Abrupt(code) => {
+                end = End::Abrupt;
+                connection.abrupt_shutdown(Reason::from(code));
+            }
         }
     }
 }
@@ -157,4 +161,5 @@ const WINDOW: u32 = 256 * 1024;
 /// As large as it gets: h2 ends connections on which many small unread frames pile up, by this measure.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 const HEADERS: u32 = 256 * 1024;
+const LINGER: Duration = Duration::from_secs(2);
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
