@@ -20,6 +20,7 @@ use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
 use crate::listener::accept::{self, Accepting};
 use crate::listener::conn::{Ask, Conn, Doing};
+use crate::listener::streams::{ACK_TIMER, Http2};
 use crate::proxy::{Inbound, outbound};
 use crate::telemetry::metrics::{Forced, Metrics};
 
@@ -38,6 +39,19 @@ pub struct Worker {
     coarse_now: Cell<Tick>,
     conns: RefCell<Vec<Rc<Conn>>>,
     inbound: RefCell<Vec<Rc<Inbound>>>,
+}
+
+/// Runs hyper's tasks on the worker that started them.
+#[derive(Debug, Clone, Copy)]
+pub struct Local;
+
+impl<F> hyper::rt::Executor<F> for Local
+where
+    F: Future<Output = ()> + 'static,
+{
+    fn execute(&self, task: F) {
+        drop(tokio::task::spawn_local(task));
+    }
 }
 
 /// A bound socket and the number of its listener in the configuration.
@@ -131,7 +145,7 @@ impl Worker {
     pub fn has_unanswered(&self) -> bool {
         let now = self.lifecycle.now();
         let new = |conn: &Conn| !conn.served.get() && now.since(conn.accepted) < LAST_SILENCE;
-        self.conns.borrow().iter().any(|conn| conn.doing.get() != Doing::Idle || new(conn))
+        self.conns.borrow().iter().any(|conn| !conn.is_idle() || new(conn))
     }
 
     async fn serve(self: Rc<Self>, sockets: Vec<Bound>, started: impl FnOnce()) -> std::io::Result<()> {
@@ -190,6 +204,9 @@ impl Worker {
         }
         for inbound in self.inbound.borrow().iter() {
             inbound.pool.sweep();
+            if inbound.multiplex.sweep() && snapshot.t0.is_some() {
+                inbound.app_leaves.set(true);
+            }
         }
     }
 
@@ -214,17 +231,52 @@ impl Worker {
                     snapshot.idle_close.is_some_and(|window| now >= (window.end - LEAD).max(since + LATE_SILENCE));
                 if patience || spread_over { Ask::HEAD_TIMEOUT } else { Ask::NOTHING }
             }
+            Doing::Http2 => conn.http2().map_or(Ask::NOTHING, |http2| self.due_http2(conn, http2, snapshot, now)),
             Doing::Exchange if snapshot.phase < Phase::Closing => Ask::NOTHING,
             Doing::Exchange if killed => Ask::KILL,
             Doing::Exchange if reached(snapshot.force_at) => Ask::FORCE,
             Doing::Exchange => Ask::NOTHING,
             Doing::Tunnel if killed => Ask::KILL,
-            Doing::Tunnel => match snapshot.tunnel_close {
+            Doing::Tunnel => match snapshot.stream_close {
                 Some(window) if now >= window.end => Ask::FORCE,
                 Some(window) if now >= window.moment(conn.share) => Ask::CLOSE,
                 Some(_) | None => Ask::NOTHING,
             },
             Doing::Lingering => Ask::NOTHING,
+        }
+    }
+
+    /// What it is time for on an HTTP/2 connection; its streams are asked by the way.
+    fn due_http2(&self, conn: &Conn, http2: &Http2, snapshot: &Snapshot, now: Tick) -> Ask {
+        if http2.is_block_late(self.config.limits.header_timeout, now) {
+            return Ask::HEAD_TIMEOUT;
+        }
+        let Some(deadlines) = snapshot.deadlines else { return Ask::NOTHING };
+        if snapshot.phase >= Phase::Closing && snapshot.kill_at.is_some_and(|at| now >= at - LEAD) {
+            return Ask::KILL;
+        }
+        http2.sweep_streams(snapshot.stream_close, snapshot.force_at, now);
+        match http2.told_at() {
+            None => {
+                let came_late = conn.accepted >= deadlines.notice.start;
+                let silent_too_long = snapshot.idle_close.is_some_and(|window| now >= window.end);
+                let spoke = conn.served.get() || silent_too_long || !came_late;
+                let app_leaves = self.inbound.borrow().get(conn.listener).is_some_and(|one| one.app_leaves.get());
+                if !(spoke && (app_leaves || conn.is_notice_due())) {
+                    return Ask::NOTHING;
+                }
+                if snapshot.phase > Phase::Holding || now >= deadlines.notice.end {
+                    http2.insist();
+                }
+                Ask::NOTICE
+            }
+            Some(told) if http2.is_settled() && now.since(told) >= 2 * ACK_TIMER => Ask::CLOSE,
+            Some(told) => {
+                if now.since(told) >= ACK_TIMER && http2.ack_overdue() {
+                    conn.wake();
+                }
+                Ask::NOTHING
+            }
         }
     }
 }

@@ -37,13 +37,15 @@ pub(super) fn parse_bind(text: &str) -> Result<SocketAddr, Fault> {
     Err(Fault::new("is not an address to listen on").hint("write it like 0.0.0.0:14080, [::]:14080 or :14080"))
 }
 
-/// Reads `http://HOST[:PORT]`, `unix:///PATH` or `tcp://HOST:PORT`.
+/// Reads `http://HOST[:PORT]` (`h2c`, `auto` likewise), `unix:///PATH` or `tcp://HOST:PORT`.
 pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(without_scheme(text));
     };
     match scheme.to_ascii_lowercase().as_str() {
         "http" => parse_authority(rest, Some(80)).map(UpstreamAddr::Http),
+        "h2c" => parse_authority(rest, Some(80)).map(UpstreamAddr::H2c),
+        "auto" => parse_authority(rest, Some(80)).map(UpstreamAddr::Auto),
         "tcp" => parse_authority(rest, None).map(UpstreamAddr::Tcp),
         "unix" => {
             let path = Path::new(rest);
@@ -54,9 +56,9 @@ pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
             }
             parse_socket_path(rest).map(UpstreamAddr::Unix)
         }
-        "h2c" | "auto" | "https" => Err(Fault::new(format!("uses {scheme}://, which this version does not speak yet"))
-            .hint("use http:// (HTTP/1.1 without TLS) or unix:// for now")),
-        _ => Err(Fault::new("has an unknown scheme").hint("use http://, unix:// or tcp://")),
+        "https" => Err(Fault::new("uses https://, which this version does not speak yet")
+            .hint("use http://, h2c://, auto:// or unix:// (without TLS) for now")),
+        _ => Err(Fault::new("has an unknown scheme").hint("use http://, h2c://, auto://, unix:// or tcp://")),
     }
 }
 
@@ -155,6 +157,8 @@ impl fmt::Display for UpstreamAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http(at) => write!(f, "http://{at}"),
+            Self::H2c(at) => write!(f, "h2c://{at}"),
+            Self::Auto(at) => write!(f, "auto://{at}"),
             Self::Tcp(at) => write!(f, "tcp://{at}"),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }

@@ -67,7 +67,10 @@ fn leads_back(
     control: &ControlSocket,
 ) -> Option<String> {
     let target = match upstream {
-        UpstreamAddr::Http(target) | UpstreamAddr::Tcp(target) => target,
+        UpstreamAddr::Http(target)
+        | UpstreamAddr::H2c(target)
+        | UpstreamAddr::Auto(target)
+        | UpstreamAddr::Tcp(target) => target,
         UpstreamAddr::Unix(path) => {
             let is_control = matches!(control, ControlSocket::Path(control) if control == path);
             return is_control.then(|| "our control socket".to_owned());

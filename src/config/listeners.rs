@@ -111,10 +111,10 @@ fn wrong_scheme(setting: &Setting, inbound: bool) -> Option<ConfigError> {
     };
     let fault = match (upstream, inbound) {
         (UpstreamAddr::Tcp(_), true) => Fault::new("tcp:// is for outbound listeners only, so far")
-            .hint("use http:// or unix:// for the app, or add direction: outbound"),
-        (UpstreamAddr::Http(_) | UpstreamAddr::Unix(_), false) => Fault::new("an outbound listener needs tcp://")
+            .hint("use http://, h2c://, auto:// or unix:// for the app, or add direction: outbound"),
+        (_, false) if !matches!(upstream, UpstreamAddr::Tcp(_)) => Fault::new("an outbound listener needs tcp://")
             .hint("write it like tcp://db.example:5432, or remove direction: outbound"),
-        (UpstreamAddr::Http(_) | UpstreamAddr::Unix(_), true) | (UpstreamAddr::Tcp(_), false) => return None,
+        _ => return None,
     };
     Some(setting.error(fault))
 }

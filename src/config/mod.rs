@@ -146,7 +146,11 @@ pub enum Direction {
 pub enum UpstreamAddr {
     /// `http://HOST:PORT`: HTTP/1.1 to the app (inbound only).
     Http(HostPort),
-    /// `unix:///PATH`: HTTP/1.1 to the app over a Unix socket (inbound only).
+    /// `h2c://HOST:PORT`: HTTP/2 to the app, by prior knowledge (inbound only).
+    H2c(HostPort),
+    /// `auto://HOST:PORT`: to the app what the client speaks (inbound only).
+    Auto(HostPort),
+    /// `unix:///PATH`: likewise, over a Unix socket (inbound only).
     Unix(PathBuf),
     /// `tcp://HOST:PORT`: bytes as they are (outbound only, so far).
     Tcp(HostPort),

@@ -1,6 +1,7 @@
 //! What a connection speaks, from its first bytes: bounded in bytes, and in time by the sweep.
 
 pub mod preface;
+pub mod frames;
 
 /// What the first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,20 +7,23 @@ use super::Lifecycle;
 /// Kinds of work that hold a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// One HTTP exchange, from its head to the last byte of the response.
+    /// One HTTP/1 exchange, from its head to the last byte of the response.
     Request,
+    /// One HTTP/2 exchange, likewise.
+    Stream,
     /// One opaque relay after an upgrade.
     Tunnel,
 }
 
 impl Work {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::Request, Self::Tunnel];
+    pub const ALL: [Self; 3] = [Self::Request, Self::Stream, Self::Tunnel];
 
     /// The name used in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Request => "request",
+            Self::Stream => "stream",
             Self::Tunnel => "tunnel",
         }
     }

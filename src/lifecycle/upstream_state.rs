@@ -15,6 +15,7 @@ pub struct UpstreamState {
     /// Nanoseconds since the start of the process plus one; 0: not refusing.
     refusing_since: AtomicU64,
     last_accepted: AtomicU64,
+    lives: AtomicU64,
     changed: Notify,
 }
 
@@ -47,6 +48,11 @@ impl UpstreamState {
         }
     }
 
+    /// How often it has begun to accept; another life may be another app.
+    pub fn lives(&self) -> u64 {
+        self.lives.load(SeqCst)
+    }
+
     /// Wakes waiters when [`Self::is_up`] may have changed.
     pub fn changed(&self) -> &Notify {
         &self.changed
@@ -63,6 +69,7 @@ impl UpstreamState {
         let first = !self.ever_accepted.swap(true, SeqCst);
         let was_refusing = self.refusing_since.swap(0, SeqCst) != 0;
         if first || was_refusing {
+            self.lives.fetch_add(1, SeqCst);
             self.changed.notify_waiters();
         }
         first || was_refusing

@@ -55,7 +55,7 @@ pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
 }
 
 fn start(stream: TcpStream, peer: std::net::SocketAddr, inbound: &Rc<Inbound>) {
-    let conn = Conn::new(&inbound.worker, peer);
+    let conn = Conn::new(&inbound.worker, inbound.number, peer);
     let io = Io::new(stream, Rc::clone(&conn));
     let inbound = Rc::clone(inbound);
     drop(tokio::task::spawn_local(async move {

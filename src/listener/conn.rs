@@ -3,14 +3,16 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use http::HeaderValue;
 
+use super::streams::{Half, Http2, Stream};
+use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
 use crate::lifecycle::{Counted, Lifecycle};
 use crate::proxy::body::Upload;
-use crate::upstream::connect::Stream;
+use crate::upstream::connect;
 use crate::worker::Worker;
 
 /// One downstream connection.
@@ -18,6 +20,8 @@ use crate::worker::Worker;
 pub struct Conn {
     /// Place in the worker's registry.
     pub slot: Cell<usize>,
+    /// Number of its listener among the inbound ones.
+    pub listener: usize,
     /// The client.
     pub peer: SocketAddr,
     /// Its moment in every window.
@@ -44,14 +48,13 @@ pub struct Conn {
     pub reset: Cell<bool>,
     /// The latest request's body has not been read to its end.
     pub body_unread: Cell<bool>,
-    /// The latest request's body was malformed or broken off.
-    pub body_failed: Cell<bool>,
     /// Request bodies that go on although they have been answered.
     pub uploads: RefCell<Vec<Rc<Upload>>>,
     /// The app has agreed to an upgrade.
     pub upgrade: RefCell<Option<Upgrade>>,
     /// Framing headers in the bytes of the head that is being read.
     pub framing: Cell<Framing>,
+    http2: OnceCell<Box<Http2>>,
     active: Cell<u32>,
     asked: Cell<Ask>,
     waker: RefCell<Option<Waker>>,
@@ -69,6 +72,8 @@ pub enum Doing {
     Head,
     /// A request is being served.
     Exchange,
+    /// HTTP/2 is spoken, whatever is open; see [`Conn::http2`].
+    Http2,
     /// Bytes are relayed after an upgrade.
     Tunnel,
     /// Our side is closed, the rest is read away.
@@ -83,7 +88,7 @@ pub struct Ask(u8);
 #[derive(Debug)]
 pub struct Upgrade {
     /// The connection to the app.
-    pub stream: Stream,
+    pub stream: connect::Stream,
     /// What the app has already sent behind its 101.
     pub read: bytes::Bytes,
     /// Keeps the tunnel in flight.
@@ -104,17 +109,22 @@ pub struct Framing {
 /// The connection is in an exchange as long as one of these lives.
 #[derive(Debug)]
 #[must_use]
-pub struct Active(Rc<Conn>);
+pub struct Active {
+    conn: Rc<Conn>,
+    /// Over HTTP/2 every exchange is asked by itself.
+    stream: Option<Rc<Stream>>,
+}
 
 // === impl Conn ===
 
 impl Conn {
     /// A connection just accepted.
-    pub fn new(worker: &Rc<Worker>, peer: SocketAddr) -> Rc<Self> {
+    pub fn new(worker: &Rc<Worker>, listener: usize, peer: SocketAddr) -> Rc<Self> {
         let lifecycle: Lifecycle = worker.lifecycle;
         let now = lifecycle.now();
         let conn = Rc::new(Self {
             slot: Cell::new(0),
+            listener,
             peer,
             share: lifecycle.share(),
             accepted: now,
@@ -128,10 +138,10 @@ impl Conn {
             flushed: Cell::new(true),
             reset: Cell::new(false),
             body_unread: Cell::new(false),
-            body_failed: Cell::new(false),
             uploads: RefCell::default(),
             upgrade: RefCell::new(None),
             framing: Cell::new(Framing::default()),
+            http2: OnceCell::new(),
             active: Cell::new(0),
             asked: Cell::new(Ask::NOTHING),
             waker: RefCell::new(None),
@@ -161,15 +171,58 @@ impl Conn {
         }
     }
 
-    /// Begins an exchange, or takes one more part in it.
+    /// Begins an exchange.
     pub fn activate(self: &Rc<Self>) -> Active {
+        let stream = match self.http2() {
+            Some(http2) => Some(http2.open(self.worker.lifecycle.share(), self.worker.coarse_now())),
+            None => {
+                self.set_doing(Doing::Exchange);
+                None
+            }
+        };
         self.active.set(self.active.get() + 1);
-        Active(Rc::clone(self))
+        Active { conn: Rc::clone(self), stream }
+    }
+
+    /// The preface is there: this is HTTP/2 from now on.
+    pub fn begin_http2(&self) -> &Http2 {
+        self.set_doing(Doing::Http2);
+        self.bare.set(false);
+        self.http2.get_or_init(Box::default)
+    }
+
+    /// What is known of it if it speaks HTTP/2.
+    pub fn http2(&self) -> Option<&Http2> {
+        self.http2.get().map(|http2| &**http2)
+    }
+
+    /// Nothing is being answered, read away, or waited for.
+    pub fn is_idle(&self) -> bool {
+        match (self.doing.get(), self.http2()) {
+            // h2 closes it when the last byte is out, if the client was told.
+            (Doing::Http2, Some(http2)) => http2.is_settled() && http2.told_at().is_none(),
+            (doing, _) => doing == Doing::Idle,
+        }
     }
 
     /// No exchange is under way and nothing waits to be written.
     pub fn is_settled(&self) -> bool {
         self.active.get() == 0 && self.flushed.get()
+    }
+
+    /// The contract's §4: every connection has its moment; one that came after the window opened is told on its first
+    /// answer.
+    pub fn is_notice_due(&self) -> bool {
+        let snapshot = self.worker.snapshot();
+        match (snapshot.phase, snapshot.deadlines) {
+            (Phase::Starting | Phase::Serving, _) => false,
+            (Phase::Holding, Some(deadlines)) => {
+                let window = deadlines.notice;
+                let moment = if self.accepted >= window.start { window.start } else { window.moment(self.share) };
+                self.worker.lifecycle.now() >= moment
+            }
+            _ => true,
+        }
     }
 
     /// The client's address as it stands in `X-Forwarded-For`.
@@ -184,9 +237,14 @@ impl Conn {
     pub fn ask(&self, ask: Ask) {
         if ask > self.asked.get() {
             self.asked.set(ask);
-            if let Some(waker) = self.waker.borrow_mut().take() {
-                waker.wake();
-            }
+            self.wake();
+        }
+    }
+
+    /// The task looks at the connection again.
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
         }
     }
 
@@ -198,11 +256,6 @@ impl Conn {
     /// Done, or pointless by now.
     pub fn clear_ask(&self) {
         self.asked.set(Ask::NOTHING);
-    }
-
-    /// What is in flight must end now.
-    pub fn is_forced(&self) -> bool {
-        self.asked.get() >= Ask::FORCE
     }
 
     /// Remembers whom to wake on the next ask.
@@ -227,14 +280,16 @@ impl Ask {
     pub const NOTHING: Self = Self(0);
     /// Give the buffers back if still idle.
     pub const RECLAIM: Self = Self(1);
-    /// Close if idle; a tunnel at its next quiet moment.
-    pub const CLOSE: Self = Self(2);
+    /// Tell an HTTP/2 client to go.
+    pub const NOTICE: Self = Self(2);
+    /// Close if idle; a tunnel at its next quiet moment; end a gRPC call at the end of a message.
+    pub const CLOSE: Self = Self(3);
     /// The head takes too long.
-    pub const HEAD_TIMEOUT: Self = Self(3);
+    pub const HEAD_TIMEOUT: Self = Self(4);
     /// End what is in flight as the contract's §6 says.
-    pub const FORCE: Self = Self(4);
+    pub const FORCE: Self = Self(5);
     /// Drop the connection.
-    pub const KILL: Self = Self(5);
+    pub const KILL: Self = Self(6);
 }
 
 // === impl Active ===
@@ -242,12 +297,45 @@ impl Ask {
 impl Active {
     /// The connection.
     pub fn conn(&self) -> &Rc<Conn> {
-        &self.0
+        &self.conn
+    }
+
+    /// One more part in the same exchange.
+    pub fn again(&self) -> Self {
+        self.conn.active.set(self.conn.active.get() + 1);
+        Self { conn: Rc::clone(&self.conn), stream: self.stream.clone() }
+    }
+
+    /// The HTTP/2 stream, if it is one.
+    pub fn stream(&self) -> Option<&Stream> {
+        self.stream.as_deref()
+    }
+
+    /// What the sweep asks of this exchange.
+    pub fn asked(&self) -> Ask {
+        self.stream.as_ref().map_or_else(|| self.conn.asked(), |stream| stream.asked())
+    }
+
+    /// What is in flight must end now.
+    pub fn is_forced(&self) -> bool {
+        self.asked() >= Ask::FORCE
+    }
+
+    /// This half of the exchange waits: it must be polled on the next ask. An HTTP/1 connection's task polls all of it.
+    pub fn wait(&self, half: Half, cx: &Context<'_>) {
+        if let Some(stream) = &self.stream {
+            stream.wake_with(half, cx.waker());
+        }
     }
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.active.set(self.0.active.get().saturating_sub(1));
+        self.conn.active.set(self.conn.active.get().saturating_sub(1));
+        let (Some(stream), Some(http2)) = (&self.stream, self.conn.http2()) else { return };
+        // The registry holds the other one.
+        if Rc::strong_count(stream) == 2 && http2.close(stream) && self.conn.asked() != Ask::NOTHING {
+            self.conn.wake();
+        }
     }
 }

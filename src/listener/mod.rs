@@ -3,5 +3,6 @@
 pub mod bind;
 pub mod accept;
 pub mod conn;
+pub mod streams;
 pub mod io;
 pub mod linger;

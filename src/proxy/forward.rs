@@ -6,24 +6,30 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::sleep;
 
 use super::access::Access;
-use super::body::{AppBody, Body, Exchange, RequestBody, Upstream};
+use super::body::{AppBody, Body, Exchange, Upstream};
 use super::headers::{self, UpgradeRequest};
 use super::response::{Reason, come_back, respond};
-use super::{Inbound, tunnel, way};
+use super::{Inbound, grpc, to_http1, to_http2, tunnel, way};
+use crate::config::UpstreamAddr;
 use crate::lifecycle::phase::Phase;
-use crate::listener::conn::{Active, Conn, Doing};
-use crate::telemetry::metrics::{Forced, Notice, RequestOutcome};
-use crate::upstream::connect::DYING;
+use crate::listener::conn::{Active, Conn};
+use crate::listener::streams::Half;
+use crate::telemetry::metrics::{GrpcCode, Notice, RequestOutcome, Spoken};
+use crate::upstream::speaks::Speaks;
 
 /// What is known of the request beside its own parts.
-struct Asked {
-    version: Version,
-    method: Method,
+#[derive(Debug)]
+pub struct Asked {
+    /// What the client speaks.
+    pub version: Version,
+    /// The request's method.
+    pub method: Method,
+    /// A gRPC call, and the content type it is made in.
+    pub call: Option<HeaderValue>,
     client_closes: bool,
     /// An HTTP/1.0 client that asks for it is kept.
     asks_to_stay: bool,
@@ -31,13 +37,6 @@ struct Asked {
     wants_events: bool,
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
-}
-
-/// A copy of a request that may be sent again: without a body, on a reused connection.
-struct Again {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
 }
 
 /// Forwards a request; always answers.
@@ -48,18 +47,17 @@ pub async fn forward(
 ) -> Result<Response<Body>, Infallible> {
     let active = conn.activate();
     let framing = conn.framing.take();
-    conn.set_doing(Doing::Exchange);
     let chunked = request.headers().contains_key(http::header::TRANSFER_ENCODING);
     let asked = Asked {
         version: request.version(),
         method: request.method().clone(),
+        call: grpc::is_call(&request).then(|| request.headers().get(http::header::CONTENT_TYPE).cloned()).flatten(),
         client_closes: headers::says_close(request.headers()),
         asks_to_stay: request.version() == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
         wants_events: headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
     };
     conn.body_unread.set(!request.body().is_end_stream());
-    conn.body_failed.set(false);
     conn.client_closes.set(asked.client_closes);
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
@@ -78,7 +76,9 @@ pub async fn forward(
         Err(reason) => refuse(reason, &asked, active, &inbound),
     };
     conn.served.set(true);
-    tell(&mut response, &asked, &conn);
+    if asked.version != Version::HTTP_2 {
+        tell(&mut response, &asked, &conn);
+    }
     access.end(&response);
     Ok(response)
 }
@@ -89,8 +89,7 @@ async fn exchange(
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
-    let conn = active.conn();
-    let upgrade = headers::prepare(&mut request, conn.forwarded_for())?;
+    let upgrade = headers::prepare(&mut request, active.conn().forwarded_for())?;
     if upgrade != UpgradeRequest::No {
         if inbound.worker.snapshot().phase > Phase::Holding {
             return Err(Reason::NoNewTunnel);
@@ -98,76 +97,16 @@ async fn exchange(
         // Boxed like every rare wait: hyper moves this future as a whole, so its size costs on each request.
         return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
     }
-    let (parts, body) = request.into_parts();
-    let bodyless = body.is_end_stream();
-    let mut next = Request::from_parts(parts, RequestBody::new(body, conn));
-    let upload = next.body().upload();
-    let mut retried = false;
-    loop {
-        let (permit, mut upstream) = match if retried { None } else { way::open(inbound) } {
-            Some(way) => way,
-            None => Box::pin(way::pooled(conn, inbound, retried)).await?,
-        };
-        if !retried {
-            note_forwarded(inbound);
-        }
-        let may_retry = upstream.is_reused() && !retried;
-        let again = (may_retry && bodyless).then(|| Again::of(&next));
-        let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
-        let sent = unless_forced(conn, sender.try_send_request(next)).await;
-        let marks = upstream.marks();
-        match sent {
-            None if marks.is_some_and(|marks| marks.wrote.get()) => {
-                inbound.worker.count_forced(Forced::RequestUnanswered);
-                return Err(Reason::CutUnanswered);
-            }
-            None => {
-                inbound.worker.count_forced(Forced::RequestUnsent);
-                return Err(Reason::CutUnsent);
-            }
-            Some(Ok(response))
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS
-                    || headers::has_other_coding(response.headers()) =>
-            {
-                broke(inbound, &"an upgrade or a transfer coding that was not asked for");
-                return Err(Reason::AppAnswer);
-            }
-            Some(Ok(response)) => {
-                let exchange = Exchange {
-                    active: conn.activate(),
-                    permit: Some(permit),
-                    upstream: Some(Upstream::Pooled(upstream)),
-                    upload,
-                    inbound: Rc::clone(inbound),
-                    outcome: outcome_of(response.status()),
-                };
-                return Ok(answer(response, asked.version, exchange));
-            }
-            Some(Err(mut error)) => {
-                // Never begun: safe to send again, whatever it is. Begun and unanswered: only if it may be sent twice.
-                let untouched = error.take_message();
-                let unanswered = !marks.is_some_and(|marks| marks.read.get());
-                let twice = headers::is_idempotent(&asked.method) || !marks.is_some_and(|marks| marks.sent.get());
-                next = match (untouched, again) {
-                    _ if conn.body_failed.get() => return Err(Reason::of_failed_body(conn)),
-                    (Some(request), _) if may_retry => request,
-                    (None, Some(again)) if unanswered && twice => again.into_request(),
-                    _ => {
-                        broke(inbound, error.error());
-                        return Err(Reason::AppBroke);
-                    }
-                };
-                retried = true;
-                inbound.worker.metrics.retries.add(0);
-                drop(upstream);
-                // The permit is kept meanwhile: the request is in flight.
-                if Box::pin(unless_forced(conn, sleep(DYING))).await.is_none() {
-                    inbound.worker.count_forced(Forced::RequestUnsent);
-                    return Err(Reason::CutUnsent);
-                }
-                drop(permit);
-            }
-        }
+    let speaks = match inbound.pool.upstream() {
+        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
+        UpstreamAddr::H2c(_) => Speaks::Http2,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
+    };
+    match speaks {
+        Speaks::Http1 if asked.call.is_some() => Err(Reason::AppNotHttp2),
+        Speaks::Http1 => to_http1::exchange(request, asked, active, inbound).await,
+        Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,
     }
 }
 
@@ -178,30 +117,18 @@ pub fn broke(inbound: &Inbound, error: &dyn std::fmt::Display) {
     }
 }
 
-// === impl Again ===
-
-impl Again {
-    fn of(request: &Request<RequestBody>) -> Self {
-        Self { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
-    }
-
-    fn into_request(self) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::empty());
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        *request.headers_mut() = self.headers;
-        request
-    }
-}
-
 /// `None` when the drain deadline comes first.
-pub async fn unless_forced<F: Future>(conn: &Conn, future: F) -> Option<F::Output> {
+pub async fn unless_forced<F: Future>(active: &Active, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| {
-        if conn.is_forced() {
+        if active.is_forced() {
             return Poll::Ready(None);
         }
-        future.as_mut().poll(cx).map(Some)
+        let polled = future.as_mut().poll(cx).map(Some);
+        if polled.is_pending() {
+            active.wait(Half::Response, cx);
+        }
+        polled
     })
     .await
 }
@@ -214,12 +141,15 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
         pooled.learn_keep_alive(seconds);
     }
     let app_closes = headers::says_close(response.headers());
-    let pass_on = app_closes && exchange.inbound.worker.config.pass_on_close;
+    let pass_on = app_closes && exchange.inbound.worker.config.pass_on_close && version != Version::HTTP_2;
     let unsized_body = response.body().size_hint().exact().is_none();
-    let mut response = response.map(|inner| {
-        let close_delimited = version == Version::HTTP_10 && unsized_body;
-        Body::App(Box::new(AppBody::new(inner, exchange, close_delimited)))
-    });
+    let is_call = exchange.spoken == Spoken::Grpc;
+    let (parts, inner) = response.into_parts();
+    let mut body = AppBody::new(inner, exchange, version == Version::HTTP_10 && unsized_body);
+    if is_call {
+        body.follow_call(&parts.headers);
+    }
+    let mut response = Response::from_parts(parts, Body::App(Box::new(body)));
     headers::prepare_response(&mut response, version);
     if pass_on {
         headers::tell_to_close(response.headers_mut());
@@ -230,10 +160,22 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
 fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> Response<Body> {
     let terminating = inbound.worker.lifecycle.snapshot().phase.is_terminating();
     let invited = asked.wants_events && terminating && reason.parts().0 == StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = if invited { come_back() } else { respond(reason) };
+    let metrics = inbound.worker.metrics;
+    let mut response = match &asked.call {
+        Some(content_type) => {
+            metrics.grpc_calls.add(GrpcCode::of(Some(grpc::status_of(reason) as usize)) as usize);
+            grpc::refusal(reason, content_type)
+        }
+        None if invited => come_back(),
+        None => respond(reason),
+    };
     *response.version_mut() = asked.version;
+    if asked.version == Version::HTTP_2 {
+        // GOAWAY says it there (RFC 9113 §8.2.2).
+        response.headers_mut().remove(http::header::CONNECTION);
+    }
     response.body_mut().keep(active);
-    inbound.worker.metrics.requests.add(reason.parts().2 as usize);
+    metrics.requests.add_pair(asked.spoken() as usize, reason.parts().2 as usize);
     response
 }
 
@@ -242,7 +184,7 @@ fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return;
     }
-    let due = is_notice_due(conn);
+    let due = conn.is_notice_due();
     if due || asked.must_close {
         headers::tell_to_close(response.headers_mut());
     } else if asked.asks_to_stay && response.body().size_hint().exact().is_some() {
@@ -251,20 +193,6 @@ fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
     }
     if due && !conn.told.replace(true) && !asked.client_closes {
         conn.worker().metrics.notices.add(Notice::ConnectionClose as usize);
-    }
-}
-
-fn is_notice_due(conn: &Conn) -> bool {
-    let worker = conn.worker();
-    let snapshot = worker.snapshot();
-    match (snapshot.phase, snapshot.deadlines) {
-        (Phase::Starting | Phase::Serving, _) => false,
-        (Phase::Holding, Some(deadlines)) => {
-            let window = deadlines.notice;
-            let moment = if conn.accepted >= window.start { window.start } else { window.moment(conn.share) };
-            worker.lifecycle.now() >= moment
-        }
-        _ => true,
     }
 }
 
@@ -281,13 +209,27 @@ fn note_arrival(conn: &Conn, headers: &HeaderMap) {
     if first { tallies.connection_came(now) } else { tallies.arrival(now) }
 }
 
-fn note_forwarded(inbound: &Inbound) {
+/// A request goes to the app.
+pub fn note_forwarded(inbound: &Inbound) {
     let phase = inbound.worker.snapshot().phase;
     if phase.is_terminating() {
         inbound.worker.metrics.after_termination.add(0);
     }
     if phase.is_past_hold() {
         inbound.worker.metrics.late_arrivals.add(0);
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// How it is counted.
+    pub fn spoken(&self) -> Spoken {
+        match self.version {
+            Version::HTTP_2 if self.call.is_some() => Spoken::Grpc,
+            Version::HTTP_2 => Spoken::Http2,
+            _ => Spoken::Http1,
+        }
     }
 }
 

@@ -7,19 +7,15 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
 use hyper::server::conn::http1::{Builder, Parts};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use super::{Inbound, Served, forward};
+use super::{Inbound, Served, finish_uploads, forward};
 use crate::listener::conn::{Ask, Conn, Doing};
 use crate::listener::io::Io;
 use crate::telemetry::metrics::{Forced, Reject};
-
-/// Longest time for the end of a request body that has been answered, once its client's connection is over.
-const LAST_BYTES: Duration = Duration::from_secs(2);
 
 enum Stop {
     Done(hyper::Result<()>),
@@ -72,20 +68,10 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
     })
     .await;
     let Parts { io, read_buf, .. } = serving.into_parts();
-    let uploads = conn.uploads.take();
-    match stop {
-        Stop::CutUpload => {
-            conn.worker().count_forced(Forced::RequestUnanswered);
-            uploads.iter().for_each(|upload| upload.let_go());
-        }
-        Stop::Kill => uploads.iter().for_each(|upload| upload.let_go()),
-        _ if uploads.is_empty() => {}
-        // The client may have sent all of it: what we still have is on its way to the app.
-        _ => drop(tokio::task::spawn_local(async move {
-            tokio::time::sleep(LAST_BYTES).await;
-            uploads.iter().for_each(|upload| upload.let_go());
-        })),
+    if let Stop::CutUpload = stop {
+        conn.worker().count_forced(Forced::RequestUnanswered);
     }
+    finish_uploads(conn, matches!(stop, Stop::Kill | Stop::CutUpload));
     let mut io = io.into_inner();
     match stop {
         Stop::Idle => {

@@ -1,20 +1,26 @@
 //! One connection from its first byte to its orderly end, and one request to the app and back.
 
 pub mod http1;
+pub mod http2;
 pub mod forward;
+pub mod to_http1;
+pub mod to_http2;
 pub mod way;
 pub mod headers;
 pub mod body;
 pub mod response;
+pub mod grpc;
 pub mod access;
 pub mod tunnel;
 pub mod relay;
 pub mod outbound;
 pub mod warnings;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Semaphore;
@@ -26,7 +32,9 @@ use crate::listener::conn::{Ask, Conn, Doing};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
 use crate::telemetry::metrics::{Forced, Notice, Protocol, Reject};
+use crate::upstream::multiplex::Multiplex;
 use crate::upstream::pool::Pool;
+use crate::upstream::speaks::Known;
 use crate::worker::Worker;
 use warnings::Warnings;
 
@@ -41,6 +49,14 @@ pub struct Inbound {
     pub name: String,
     /// This worker's connections to the app.
     pub pool: Pool,
+    /// This worker's HTTP/2 connections to the app.
+    pub multiplex: Multiplex,
+    /// What the app speaks, if it had to be asked.
+    pub speaks: Known,
+    /// Who asks it, one at a time.
+    pub asking: Semaphore,
+    /// The app has begun to leave by itself; only of use once the pod terminates.
+    pub app_leaves: Cell<bool>,
     /// Dials at once by requests that were parked.
     pub dial_turns: Semaphore,
     /// Warnings about the app.
@@ -74,6 +90,8 @@ enum Woken {
 
 /// An old app's listen backlog may be as short as this.
 const DIAL_TURNS: usize = 32;
+/// Longest time for the end of a request body that has been answered, once its client's connection is over.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 /// Most bytes read to tell protocols apart; the rest stays in the kernel.
 const FIRST_READ: usize = 8192;
 
@@ -88,6 +106,10 @@ impl Inbound {
             number,
             name: config.name.clone(),
             pool: Pool::new(config.upstream.clone(), header_bytes),
+            multiplex: Multiplex::new(config.upstream.clone(), header_bytes),
+            speaks: Known::default(),
+            asking: Semaphore::new(1),
+            app_leaves: Cell::new(false),
             dial_turns: Semaphore::new(DIAL_TURNS),
             warnings: Warnings::default(),
         }
@@ -119,17 +141,17 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
                 Detected::Http1 | Detected::Undecided => Protocol::Http1,
             };
         }
-        if protocol == Protocol::Http2 {
-            metrics.rejected.add(Reject::Http2 as usize);
-            response::write_and_close(io, conn, response::HTTP2_NOT_SPOKEN).await;
-            break;
-        }
         io.put_back(first);
-        if !conn.served.get() && !conn.framing.get().whole {
-            // An arrival counts at its first byte; whether a slow head belongs to a probe can't be waited for.
-            conn.worker().lifecycle.tallies().connection_came(conn.worker().lifecycle.now());
-        }
-        match http1::serve(io, conn, inbound).await {
+        let served = if protocol == Protocol::Http2 {
+            http2::serve(io, conn, inbound).await
+        } else {
+            if !conn.served.get() && !conn.framing.get().whole {
+                // An arrival counts at its first byte; whether a slow head belongs to a probe can't be waited for.
+                conn.worker().lifecycle.tallies().connection_came(conn.worker().lifecycle.now());
+            }
+            http1::serve(io, conn, inbound).await
+        };
+        match served {
             Served::Idle(back) => io = back,
             // Nothing is there and nothing more will come: a plain close destroys nothing.
             Served::Close(io) if conn.client_closes.get() && !conn.body_unread.get() && !has_unread(&io) => break,
@@ -227,6 +249,20 @@ fn asks_to_end(conn: &Conn) -> bool {
             conn.clear_ask();
             false
         }
+    }
+}
+
+/// Request bodies that were answered and go on: at the end of their connection they have a last moment, or none.
+fn finish_uploads(conn: &Conn, at_once: bool) {
+    let uploads = conn.uploads.take();
+    if at_once {
+        uploads.iter().for_each(|upload| upload.let_go());
+    } else if !uploads.is_empty() {
+        // The client may have sent all of it: what we still have is on its way to the app.
+        drop(tokio::task::spawn_local(async move {
+            tokio::time::sleep(LAST_BYTES).await;
+            uploads.iter().for_each(|upload| upload.let_go());
+        }));
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Reason {
     AppUnreachable,
     /// The app's connection broke before its answer.
     AppBroke,
+    /// A gRPC call, or another HTTP/2 request, to an app that does not speak HTTP/2.
+    AppNotHttp2,
     /// The app's answer can't be passed on: a transfer coding, or an upgrade, that nobody asked for.
     AppAnswer,
     /// The client's body is malformed.
@@ -54,10 +56,6 @@ pub enum Reason {
 /// 408, for a head that did not come in time.
 pub const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// 505, for an HTTP/2 preface.
-pub const HTTP2_NOT_SPOKEN: &[u8] =
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-
 // === impl Reason ===
 
 impl Reason {
@@ -83,6 +81,12 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, "no connection to the app could be made", Unavailable)
             }
             Self::AppBroke => (StatusCode::BAD_GATEWAY, "the app closed the connection without an answer", BadGateway),
+            Self::AppNotHttp2 => (
+                StatusCode::BAD_GATEWAY,
+                "the app does not speak HTTP/2, which gRPC needs; an upstream of h2c:// or auto:// and an app that \
+                 accepts HTTP/2 without TLS are needed",
+                BadGateway,
+            ),
             Self::AppAnswer => (StatusCode::BAD_GATEWAY, "the app's answer can't be passed on", BadGateway),
             Self::ClientBody => (StatusCode::BAD_REQUEST, "the request's body is malformed", Rejected),
             Self::ClientGone => (StatusCode::BAD_REQUEST, "the request's body is incomplete", Abandoned),
@@ -134,7 +138,12 @@ impl Reason {
             | Self::BadTarget
             | Self::AmbiguousFraming
             | Self::TransferCoding => true,
-            Self::AppDown | Self::ParkingFull | Self::AppUnreachable | Self::AppBroke | Self::AppAnswer => false,
+            Self::AppDown
+            | Self::ParkingFull
+            | Self::AppUnreachable
+            | Self::AppBroke
+            | Self::AppNotHttp2
+            | Self::AppAnswer => false,
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{Inbound, headers, way};
 use crate::listener::conn::{Active, Ask, Conn, Doing, Upgrade};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
-use crate::telemetry::metrics::{Forced, Notice, RequestOutcome};
+use crate::telemetry::metrics::{Forced, Notice, RequestOutcome, Spoken};
 use crate::upstream::connect::UpstreamIo;
 
 /// Silence that makes a moment quiet enough to close a tunnel in.
@@ -35,15 +35,16 @@ pub async fn open(
 ) -> Result<Response<Body>, Reason> {
     let conn = active.conn();
     let metrics = inbound.worker.metrics;
-    let (permit, stream) = way::single(conn, inbound).await?;
+    let (permit, stream) = way::single(active, inbound).await?;
     let io = UpstreamIo::new(stream);
     let client = inbound.pool.client();
     let (mut sender, connection) = client.handshake(TokioIo::new(io)).await.map_err(|_| Reason::AppBroke)?;
     let mut connection = Some(connection);
-    let request = request.map(|inner| RequestBody::new(inner, conn));
+    let request = request.map(|inner| RequestBody::new(inner, active));
+    let upload = request.body().upload();
     let mut sending = pin!(sender.send_request(request));
     let answered = unless_forced(
-        conn,
+        active,
         poll_fn(|cx| {
             if let Some(driven) = &mut connection
                 && let Poll::Ready(result) = driven.poll_without_shutdown(cx)
@@ -60,7 +61,7 @@ pub async fn open(
         return Err(Reason::CutUnanswered);
     };
     let response = answered.map_err(|error| {
-        if conn.body_failed.get() {
+        if upload.is_some_and(|upload| upload.has_failed()) {
             return Reason::of_failed_body(conn);
         }
         broke(inbound, &error);
@@ -75,7 +76,7 @@ pub async fn open(
         let Some(stream) = parts.io.into_inner().into_stream() else { return Err(Reason::AppBroke) };
         let upgrade = Upgrade { stream, read: parts.read_buf, permit };
         conn.upgrade.replace(Some(upgrade));
-        metrics.requests.add(RequestOutcome::Upgraded as usize);
+        metrics.requests.add_pair(Spoken::Http1 as usize, RequestOutcome::Upgraded as usize);
         // Untouched, in every phase: a 101 with `Connection: close` is no handshake (C68).
         let mut response = response.map(|_| Body::empty());
         *response.version_mut() = version;
@@ -87,11 +88,12 @@ pub async fn open(
         let _ = connection.await;
     });
     let exchange = Exchange {
-        active: conn.activate(),
+        active: active.again(),
         permit: Some(permit),
         upstream: Some(Upstream::Single(task.abort_handle())),
         upload: None,
         inbound: Rc::clone(inbound),
+        spoken: Spoken::Http1,
         outcome: outcome_of(response.status()),
     };
     Ok(answer(response, version, exchange))

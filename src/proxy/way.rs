@@ -9,36 +9,76 @@ use super::forward::unless_forced;
 use super::response::Reason;
 use crate::lifecycle::in_flight::{Permit, Work};
 use crate::lifecycle::{Counted, Gate};
-use crate::listener::conn::Conn;
+use crate::listener::conn::Active;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Forced, Parked};
 use crate::upstream::connect::{DialError, Stream, dial};
+use crate::upstream::multiplex::Slot;
 use crate::upstream::park::{Unparked, park};
 use crate::upstream::pool::Pooled;
+use crate::upstream::speaks::{self, Speaks};
 
 /// The common case of [`pooled`]: the gate is open and a connection is idle.
-pub fn open(inbound: &Inbound) -> Option<(Permit, Pooled)> {
+pub fn open(active: &Active, inbound: &Inbound) -> Option<(Permit, Pooled)> {
+    at_once(active, inbound, || inbound.pool.take())
+}
+
+/// The common case of [`slot`]: the gate is open and a connection has room.
+pub fn open_slot(active: &Active, inbound: &Inbound) -> Option<(Permit, Slot)> {
+    at_once(active, inbound, || inbound.multiplex.take())
+}
+
+fn at_once<T>(active: &Active, inbound: &Inbound, take: impl Fn() -> Option<T>) -> Option<(Permit, T)> {
     let lifecycle = inbound.worker.lifecycle;
-    let permit = lifecycle.permit(inbound.number, Work::Request);
+    let permit = lifecycle.permit(inbound.number, kind_of(active));
     if lifecycle.gate(inbound.number) != Gate::Open || !lifecycle.upstream(inbound.number).is_up() {
         return None;
     }
-    Some((permit, inbound.pool.take()?))
+    Some((permit, take()?))
+}
+
+fn kind_of(active: &Active) -> Work {
+    if active.stream().is_some() { Work::Stream } else { Work::Request }
 }
 
 /// A permit and a connection for one request; `fresh` asks for one that has served nothing yet.
-pub async fn pooled(conn: &Rc<Conn>, inbound: &Rc<Inbound>, fresh: bool) -> Result<(Permit, Pooled), Reason> {
+pub async fn pooled(active: &Active, inbound: &Rc<Inbound>, fresh: bool) -> Result<(Permit, Pooled), Reason> {
     let idle = || if fresh { None } else { inbound.pool.take() };
-    find(conn, inbound, Work::Request, idle, async || inbound.pool.connect().await).await
+    find(active, inbound, kind_of(active), idle, async || inbound.pool.connect().await).await
+}
+
+/// A permit and a place on an HTTP/2 connection for one request.
+pub async fn slot(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Slot), Reason> {
+    let room = || inbound.multiplex.take();
+    find(active, inbound, kind_of(active), room, async || inbound.multiplex.connect().await).await
 }
 
 /// A permit and a connection of its own for a tunnel.
-pub async fn single(conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Result<(Permit, Stream), Reason> {
-    find(conn, inbound, Work::Tunnel, || None, async || dial(inbound.pool.upstream()).await).await
+pub async fn single(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Stream), Reason> {
+    find(active, inbound, Work::Tunnel, || None, async || dial(inbound.pool.upstream()).await).await
+}
+
+/// What the app speaks, where only the app can tell.
+pub async fn speaks(active: &Active, inbound: &Rc<Inbound>) -> Result<Speaks, Reason> {
+    let lifecycle = inbound.worker.lifecycle;
+    let life = || lifecycle.upstream(inbound.number).lives();
+    let known = || inbound.speaks.get(life(), lifecycle.now());
+    if let Some(speaks) = known() {
+        return Ok(speaks);
+    }
+    let ask = async || {
+        // Never closed. One asks, the others hear.
+        let _turn = inbound.asking.acquire().await;
+        match known() {
+            Some(speaks) => Ok(speaks),
+            None => speaks::ask(inbound.pool.upstream(), &inbound.speaks, life(), lifecycle.now()).await,
+        }
+    };
+    Box::pin(find(active, inbound, kind_of(active), known, ask)).await.map(|(_permit, speaks)| speaks)
 }
 
 async fn find<T>(
-    conn: &Rc<Conn>,
+    active: &Active,
     inbound: &Rc<Inbound>,
     work: Work,
     idle: impl Fn() -> Option<T>,
@@ -65,7 +105,7 @@ async fn find<T>(
             stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
             return Ok((permit, found));
         }
-        let dialled = unless_forced(conn, async {
+        let dialled = unless_forced(active, async {
             // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
             let _turn = match stay.deadline {
                 Some(deadline) => match timeout_at(deadline, inbound.dial_turns.acquire()).await {

@@ -78,7 +78,10 @@ pub const DYING: Duration = Duration::from_millis(20);
 pub async fn dial(upstream: &UpstreamAddr) -> Result<Stream, DialError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     match upstream {
-        UpstreamAddr::Http(address) | UpstreamAddr::Tcp(address) => dial_tcp(address, deadline).await,
+        UpstreamAddr::Http(address)
+        | UpstreamAddr::H2c(address)
+        | UpstreamAddr::Auto(address)
+        | UpstreamAddr::Tcp(address) => dial_tcp(address, deadline).await,
         UpstreamAddr::Unix(path) => loop {
             match timeout_at(deadline, UnixStream::connect(path)).await {
                 Ok(Ok(stream)) => return Ok(Stream::Unix(stream)),
@@ -325,18 +328,28 @@ impl Marks {
 // === impl Peek ===
 
 impl Peek {
+    /// The app has closed its side and everything before that was read.
+    pub fn is_at_end(&self) -> bool {
+        !matches!(self.look(), Some(Err(rustix::io::Errno::AGAIN) | Ok(1..)))
+    }
+
     /// The connection is open and silent: good for one more request. An app that has closed it, or has sent bytes
     /// nobody asked for, shows at once on the same machine.
     pub fn is_fresh(&self) -> bool {
+        matches!(self.look(), Some(Err(rustix::io::Errno::AGAIN)))
+    }
+
+    /// Bytes that wait, at most one; `None` if the connection is no more.
+    fn look(&self) -> Option<Result<usize, rustix::io::Errno>> {
         use rustix::net::{RecvFlags, recv};
-        let Some(stream) = self.0.upgrade() else { return false };
+        let stream = self.0.upgrade()?;
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut byte = [0_u8; 1];
         let seen = match &*stream.borrow() {
             Stream::Tcp(stream) => recv(stream, &mut byte, flags),
             Stream::Unix(stream) => recv(stream, &mut byte, flags),
         };
-        matches!(seen, Err(rustix::io::Errno::AGAIN))
+        Some(seen.map(|(length, _)| length))
     }
 }
 

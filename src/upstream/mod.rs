@@ -2,5 +2,7 @@
 
 pub mod connect;
 pub mod pool;
+pub mod multiplex;
+pub mod speaks;
 pub mod park;
 pub mod probe;

@@ -168,9 +168,9 @@ fn the_metrics_page_has_the_table() {
             Some((name, [])) => format!("`{name}`: name of an inbound listener"),
             Some((name, values)) => format!("`{name}`: `{}`", values.join("`, `")),
         };
-        let label = match row.fixed {
+        let label = match row.outer {
             None => label,
-            Some((name, value)) => format!("`{name}`: `{value}`; {label}"),
+            Some((name, values)) => format!("`{name}`: `{}`; {label}", values.join("`, `")),
         };
         table.push_str(&format!("| `{}` | {} | {label} | {} |\n", row.name, row.kind, row.help));
     }

@@ -133,7 +133,7 @@ fn values_between_keys() {
         (listener(":1", "http://$(POD_IP):80"), "test.yaml:1:47: listeners[0].upstream = \"http://$(POD_IP):80\": holds a variable's name instead of its value\n  help: Kubernetes did not replace $(POD_IP): define POD_IP above it in the same env list"),
         (listener(":1", "http://127.0.0.1:1"), "test.yaml:1:47: listeners[0].upstream = \"http://127.0.0.1:1\": leads back to our own listener web on [::]:1\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
         (listener("0.0.0.0:1", "http://localhost:14090"), "test.yaml:1:54: listeners[0].upstream = \"http://localhost:14090\": leads back to our admin port [::]:14090\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
-        (listener(":1", "tcp://db:1"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1\": tcp:// is for outbound listeners only, so far\n  help: use http:// or unix:// for the app, or add direction: outbound"),
+        (listener(":1", "tcp://db:1"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1\": tcp:// is for outbound listeners only, so far\n  help: use http://, h2c://, auto:// or unix:// for the app, or add direction: outbound"),
         (listener("127.0.0.1:14090", "http://app"), "test.yaml:1:31: listeners[0].bind = \"127.0.0.1:14090\": clashes with the admin port on [::]:14090\n  help: choose another port"),
         ("listeners:\n- {name: a, bind: ':1', upstream: 'http://a'}\n- {name: a, bind: '10.0.0.1:1', upstream: 'http://b', protocol: tcp}".to_owned(),
             "test.yaml:3:10: listeners[1].name = \"a\": listeners[0] has the same name\n  help: give each listener a name of its own\n\

@@ -136,14 +136,10 @@ fn upstreams() {
         ("http://app:65536", "has no valid port; give a port from 1 to 65535"),
         ("tcp://db", "has no port; write it like tcp://db:5432"),
         (
-            "h2c://app:1",
-            "uses h2c://, which this version does not speak yet; use http:// (HTTP/1.1 without TLS) or unix:// for now",
-        ),
-        (
             "https://app",
-            "uses https://, which this version does not speak yet; use http:// (HTTP/1.1 without TLS) or unix:// for now",
+            "uses https://, which this version does not speak yet; use http://, h2c://, auto:// or unix:// (without TLS) for now",
         ),
-        ("ftp://app", "has an unknown scheme; use http://, unix:// or tcp://"),
+        ("ftp://app", "has an unknown scheme; use http://, h2c://, auto://, unix:// or tcp://"),
     ] {
         let fault = address::parse_upstream(text).unwrap_err();
         assert_eq!(format!("{}; {}", fault.reason, fault.hint.unwrap_or_default()), message, "{text}");

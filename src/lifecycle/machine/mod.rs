@@ -59,7 +59,7 @@ impl Machine {
             deadlines: None,
             gate_closed: false,
             idle_close: None,
-            tunnel_close: None,
+            stream_close: None,
             force_at: None,
             kill_at: None,
             paused: 0,
@@ -229,7 +229,7 @@ impl Machine {
         self.snapshot.t0 = Some(t0);
         self.snapshot.deadlines = Some(deadlines);
         self.snapshot.paused = 0;
-        self.snapshot.tunnel_close =
+        self.snapshot.stream_close =
             Some(Window { start: deadlines.drain_deadline - spread, end: deadlines.drain_deadline });
         self.snapshot.kill_at = Some(deadlines.close_deadline);
         self.snapshot.unready_at = Some(match self.rules.readiness_fails {
@@ -253,7 +253,7 @@ impl Machine {
         let deadline = self.snapshot.kill_at.map_or(now + length, |old| old.min(now + length));
         self.snapshot.kill_at = Some(deadline);
         self.snapshot.idle_close = Some(Window::from_start(now, Duration::ZERO));
-        self.snapshot.tunnel_close = Some(Window::from_start(now, Duration::ZERO));
+        self.snapshot.stream_close = Some(Window::from_start(now, Duration::ZERO));
         self.start_closing(now);
     }
 

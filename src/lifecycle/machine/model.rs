@@ -118,8 +118,8 @@ pub struct Snapshot {
     pub gate_closed: bool,
     /// Idle connections are closed within this window.
     pub idle_close: Option<Window>,
-    /// Tunnels are closed within this window.
-    pub tunnel_close: Option<Window>,
+    /// Tunnels and gRPC streams are ended within this window.
+    pub stream_close: Option<Window>,
     /// What is still in flight is ended by force from here on.
     pub force_at: Option<Tick>,
     /// What still stands then is dropped.

@@ -1,8 +1,10 @@
 //! What a proxy does to headers. Pure.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE,
 };
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri, Version};
 
 /// Names that hyper's http crate has no constant for.
@@ -41,8 +43,11 @@ pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<Upgr
     let headers = request.headers_mut();
     let found = Found::in_headers(headers);
     check_host(headers, authority, version, &found)?;
-    // HTTP/1.0 has no upgrade (RFC 9110 §7.8).
-    let may_upgrade = found.hop_by_hop && version != Version::HTTP_10;
+    if found.cookies > 1 && version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
+    // HTTP/1.0 has no upgrade (RFC 9110 §7.8), and HTTP/2 none that looks like this.
+    let may_upgrade = found.hop_by_hop && version == Version::HTTP_11;
     let upgrade = if may_upgrade { upgrade_of(headers) } else { UpgradeRequest::No };
     if found.hop_by_hop {
         remove_hop_by_hop(headers);
@@ -53,6 +58,23 @@ pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<Upgr
     }
     add_forwarded(headers, client, &found);
     Ok(upgrade)
+}
+
+/// Makes a request that was prepared for HTTP/1.1 one for an app that speaks HTTP/2: Host becomes `:authority`.
+///
+/// # Errors
+/// If Host is no authority.
+pub fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unacceptable> {
+    *request.version_mut() = Version::HTTP_2;
+    let host = request.headers_mut().remove(HOST).ok_or(Unacceptable::Host)?;
+    let authority = Authority::try_from(host.as_bytes()).map_err(|_| Unacceptable::Host)?;
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Some(authority);
+    // `OPTIONS *` has the path `*` (RFC 9113 §8.3.1).
+    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
+    Ok(())
 }
 
 /// Prepares the app's response for the client: hop-by-hop headers gone, the client's version.
@@ -74,16 +96,20 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
 struct Found {
     hop_by_hop: bool,
     hosts: u32,
+    cookies: u32,
     forwarded: bool,
 }
 
 impl Found {
     fn in_headers(headers: &HeaderMap) -> Self {
         let mut found = Self::default();
-        for name in headers.iter().map(|(name, _)| name) {
+        for (name, value) in headers {
             match *name {
                 HOST => found.hosts += 1,
-                CONNECTION | TRANSFER_ENCODING | TE | UPGRADE | EXPECT => found.hop_by_hop = true,
+                COOKIE => found.cookies += 1,
+                // What every gRPC call says, and what is said to the app as well.
+                TE => found.hop_by_hop |= value != "trailers",
+                CONNECTION | TRANSFER_ENCODING | UPGRADE | EXPECT => found.hop_by_hop = true,
                 _ => {
                     let text = name.as_str();
                     found.hop_by_hop |= OTHER_HOP_BY_HOP.contains(&text);
@@ -177,12 +203,22 @@ fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Un
     let authority = uri.scheme().and_then(|_| uri.authority()).ok_or(Unacceptable::Target)?;
     let host = authority.as_str().rsplit('@').next().unwrap_or_default();
     let host = HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)?;
-    let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = None;
+    parts.authority = None;
     // An empty path with OPTIONS means the server as a whole (RFC 9112 §3.2.4).
-    let path = if path.is_empty() { "/" } else { path };
-    let path: Uri = path.parse().map_err(|_| Unacceptable::Target)?;
-    *request.uri_mut() = path;
+    let path = parts.path_and_query.take().filter(|path| !path.as_str().is_empty());
+    parts.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
     Ok(Some(host))
+}
+
+/// HTTP/2 may cut the cookies apart, HTTP/1 has one field for them (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
 }
 
 fn check_host(
@@ -193,6 +229,8 @@ fn check_host(
 ) -> Result<(), Unacceptable> {
     match (found.hosts, version) {
         (1, _) => {}
+        // Sent as `:authority`.
+        (0, Version::HTTP_2) if authority.is_some() => {}
         (0, Version::HTTP_10) => {
             // HTTP/1.0 knows no Host, but the app is spoken to in HTTP/1.1.
             headers.insert(HOST, HeaderValue::from_static("localhost"));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-pub use self::table::{Dial, Forced, Notice, Parked, Protocol, Reject, RequestOutcome, Row, TABLE};
+pub use self::table::{Dial, Forced, GrpcCode, Notice, Parked, Protocol, Reject, RequestOutcome, Row, Spoken, TABLE};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::Budget;
 use crate::lifecycle::in_flight::Work;
@@ -29,8 +29,10 @@ pub struct Metrics {
     pub connections: Family,
     /// By [`Reject`].
     pub rejected: Family,
-    /// By [`RequestOutcome`].
+    /// By [`Spoken`] and [`RequestOutcome`].
     pub requests: Family,
+    /// By [`GrpcCode`].
+    pub grpc_calls: Family,
     /// By [`Notice`].
     pub notices: Family,
     /// By [`Forced`].
@@ -70,13 +72,18 @@ impl Family {
     fn new(name: &'static str) -> Self {
         let row = TABLE.iter().find(|row| row.name == name).unwrap_or(&TABLE[0]);
         debug_assert_eq!(row.name, name, "a counter stands in the table");
-        let cells = row.label.map_or(1, |(_, values)| values.len());
+        let cells = row.inner_len() * row.outer.map_or(1, |(_, values)| values.len());
         Self { row, cells: (0..cells).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Counts one of label value number `value`.
     pub fn add(&self, value: usize) {
         self.cells[value].fetch_add(1, Relaxed);
+    }
+
+    /// Counts one of a row with two labels.
+    pub fn add_pair(&self, outer: usize, value: usize) {
+        self.cells[outer * self.row.inner_len() + value].fetch_add(1, Relaxed);
     }
 
     /// Counts `n` of a row without label.
@@ -89,17 +96,20 @@ impl Family {
         self.cells.iter().map(|cell| cell.load(Relaxed)).sum()
     }
 
-    /// Label values that are not 0, with their counts.
+    /// Label values that are not 0, with their counts; over all values of a second label.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = self.row.label.map_or(&[""] as &[&str], |(_, values)| values);
-        names.iter().copied().zip(self.cells.iter().map(|cell| cell.load(Relaxed))).filter(|(_, n)| *n > 0)
+        let sum =
+            |value: usize| self.cells.iter().skip(value).step_by(names.len()).map(|cell| cell.load(Relaxed)).sum();
+        names.iter().copied().enumerate().map(move |(value, name)| (name, sum(value))).filter(|(_, n)| *n > 0)
     }
 
     fn publish(&self, recorder: &PrometheusRecorder) {
         for (index, cell) in self.cells.iter().enumerate() {
-            let fixed = self.row.fixed.map(|(key, value)| Label::new(key, value));
-            let label = self.row.label.map(|(key, values)| Label::new(key, values[index]));
-            let key = Key::from_parts(self.row.name, fixed.into_iter().chain(label).collect::<Vec<_>>());
+            let inner = self.row.inner_len();
+            let outer = self.row.outer.map(|(key, values)| Label::new(key, values[index / inner]));
+            let label = self.row.label.map(|(key, values)| Label::new(key, values[index % inner]));
+            let key = Key::from_parts(self.row.name, outer.into_iter().chain(label).collect::<Vec<_>>());
             recorder.register_counter(&key, &METADATA).absolute(cell.load(Relaxed));
         }
     }
@@ -122,6 +132,7 @@ impl Metrics {
             connections: Family::new("ebbtide_connections_total"),
             rejected: Family::new("ebbtide_connections_rejected_total"),
             requests: Family::new("ebbtide_requests_total"),
+            grpc_calls: Family::new("ebbtide_grpc_calls_total"),
             notices: Family::new("ebbtide_notices_total"),
             forced: Family::new("ebbtide_forced_endings_total"),
             parked: Family::new("ebbtide_parked_requests_total"),
@@ -156,6 +167,7 @@ impl Metrics {
             &self.connections,
             &self.rejected,
             &self.requests,
+            &self.grpc_calls,
             &self.notices,
             &self.forced,
             &self.parked,

@@ -11,8 +11,15 @@ pub struct Row {
     pub help: &'static str,
     /// Label name and its values; values `&[]` are names from the configuration.
     pub label: Option<(&'static str, &'static [&'static str])>,
-    /// A label that has one value in this version, so that queries written today stay true.
-    pub fixed: Option<(&'static str, &'static str)>,
+    /// A second label; its values come first in the order of the cells.
+    pub outer: Option<(&'static str, &'static [&'static str])>,
+}
+
+impl Row {
+    /// Values of the label that is not the outer one; 1 without labels.
+    pub fn inner_len(&self) -> usize {
+        self.label.map_or(1, |(_, values)| values.len())
+    }
 }
 
 macro_rules! label_enum {
@@ -57,6 +64,8 @@ label_enum! {
         /// The client's connection broke before the answer was written in full. That a client has hung up shows only
         /// when something is written to it.
         Abandoned => "abandoned",
+        /// The client reset the stream, or went, after its connection had been told to go.
+        AbandonedAfterNotice => "abandoned_after_notice",
     }
 }
 
@@ -83,6 +92,8 @@ label_enum! {
         IdleClose => "idle_close",
         /// A tunnel was closed at a quiet moment.
         TunnelClose => "tunnel_close",
+        /// GOAWAY on an HTTP/2 connection.
+        Goaway => "goaway",
     }
 }
 
@@ -95,12 +106,102 @@ label_enum! {
         RequestUnanswered => "request_unanswered",
         /// A response was broken off.
         Response => "response",
+        /// A gRPC call was ended between two messages, with status 14.
+        GrpcStream => "grpc_stream",
+        /// A gRPC call was reset inside a message that did not come to its end.
+        GrpcMessage => "grpc_message",
         /// A tunnel was cut in the middle of traffic.
         Tunnel => "tunnel",
         /// A request head had not come in full: 408.
         RequestHead => "request_head",
         /// A client that did not read was dropped.
         Stalled => "stalled",
+    }
+}
+
+label_enum! {
+    /// What a request's client speaks, for `ebbtide_requests_total`.
+    Spoken {
+        /// HTTP/1.0 or 1.1.
+        Http1 => "http1",
+        /// HTTP/2.
+        Http2 => "http2",
+        /// gRPC over HTTP/2.
+        Grpc => "grpc",
+    }
+}
+
+label_enum! {
+    /// How gRPC calls ended, for `ebbtide_grpc_calls_total`; in the order of the codes' numbers.
+    GrpcCode {
+        /// 0.
+        Ok => "OK",
+        /// 1.
+        Cancelled => "CANCELLED",
+        /// 2, and numbers that gRPC does not have.
+        Unknown => "UNKNOWN",
+        /// 3.
+        InvalidArgument => "INVALID_ARGUMENT",
+        /// 4.
+        DeadlineExceeded => "DEADLINE_EXCEEDED",
+        /// 5.
+        NotFound => "NOT_FOUND",
+        /// 6.
+        AlreadyExists => "ALREADY_EXISTS",
+        /// 7.
+        PermissionDenied => "PERMISSION_DENIED",
+        /// 8.
+        ResourceExhausted => "RESOURCE_EXHAUSTED",
+        /// 9.
+        FailedPrecondition => "FAILED_PRECONDITION",
+        /// 10.
+        Aborted => "ABORTED",
+        /// 11.
+        OutOfRange => "OUT_OF_RANGE",
+        /// 12.
+        Unimplemented => "UNIMPLEMENTED",
+        /// 13.
+        Internal => "INTERNAL",
+        /// 14.
+        Unavailable => "UNAVAILABLE",
+        /// 15.
+        DataLoss => "DATA_LOSS",
+        /// 16.
+        Unauthenticated => "UNAUTHENTICATED",
+        /// Ended without any: reset, broken off, or no gRPC answer.
+        None => "none",
+    }
+}
+
+impl GrpcCode {
+    const ALL: [Self; 18] = [
+        Self::Ok,
+        Self::Cancelled,
+        Self::Unknown,
+        Self::InvalidArgument,
+        Self::DeadlineExceeded,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::ResourceExhausted,
+        Self::FailedPrecondition,
+        Self::Aborted,
+        Self::OutOfRange,
+        Self::Unimplemented,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DataLoss,
+        Self::Unauthenticated,
+        Self::None,
+    ];
+
+    /// The code of a `grpc-status`.
+    pub fn of(number: Option<usize>) -> Self {
+        match number {
+            None => Self::None,
+            Some(number @ 0..=16) => Self::ALL[number],
+            Some(_) => Self::Unknown,
+        }
     }
 }
 
@@ -141,21 +242,21 @@ label_enum! {
         BadRequest => "bad_request",
         /// A head beyond `limits.header_bytes`.
         HeadTooLarge => "head_too_large",
-        /// HTTP/2, which this version does not speak.
-        Http2 => "http2",
+        /// An HTTP/2 client reset more streams than a client has reason to.
+        StreamResets => "stream_resets",
     }
 }
 
 const PHASES: &[&str] = &["starting", "serving", "holding", "draining", "closing", "lingering", "terminated"];
 const PARTS: &[&str] = &["grace_period", "hold", "drain", "close", "app_stop", "margin"];
-const WORK: &[&str] = &["request", "tunnel"];
+const WORK: &[&str] = &["request", "stream", "tunnel"];
 
 const fn counter(name: &'static str, help: &'static str) -> Row {
-    Row { name, kind: "counter", help, label: None, fixed: None }
+    Row { name, kind: "counter", help, label: None, outer: None }
 }
 
 const fn gauge(name: &'static str, help: &'static str) -> Row {
-    Row { name, kind: "gauge", help, label: None, fixed: None }
+    Row { name, kind: "gauge", help, label: None, outer: None }
 }
 
 const fn by(row: Row, label: &'static str, values: &'static [&'static str]) -> Row {
@@ -178,7 +279,7 @@ pub const TABLE: &[Row] = &[
         Reject::NAMES,
     ),
     Row {
-        fixed: Some(("protocol", "http1")),
+        outer: Some(("protocol", Spoken::NAMES)),
         ..by(
             counter(
                 "ebbtide_requests_total",
@@ -188,6 +289,11 @@ pub const TABLE: &[Row] = &[
             RequestOutcome::NAMES,
         )
     },
+    by(
+        counter("ebbtide_grpc_calls_total", "Finished gRPC calls by status; none: ended without one."),
+        "code",
+        GrpcCode::NAMES,
+    ),
     by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
     by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
     gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),

@@ -1,0 +1,381 @@
+//! What is known of an HTTP/2 connection beside what every connection has: its open streams, how far its farewell is.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::conn::Ask;
+use crate::detect::frames::{FrameHead, Frames};
+use crate::lifecycle::tick::{Tick, Window};
+
+/// The HTTP/2 side of a connection.
+#[derive(Debug)]
+pub struct Http2 {
+    /// Where the client's bytes stand.
+    frames: RefCell<Frames>,
+    /// When the header block that is open now began.
+    block_since: Cell<Option<Tick>>,
+    /// When the first GOAWAY was handed to h2.
+    told_at: Cell<Option<Tick>>,
+    /// Hand h2 the acknowledgement that the client owes.
+    owes_ack: Cell<bool>,
+    /// That has been decided.
+    acked: Cell<bool>,
+    /// The notice does not wait for a moment without open streams any more.
+    insists: Cell<bool>,
+    resets: Resets,
+    streams: RefCell<Vec<Rc<Stream>>>,
+}
+
+/// One exchange, as the sweep sees it.
+#[derive(Debug)]
+pub struct Stream {
+    slot: Cell<usize>,
+    /// Its moment in every window.
+    share: f32,
+    asked: Cell<Ask>,
+    asked_since: Cell<Tick>,
+    /// Since when a gRPC response is under way: it can be ended with a status.
+    endable: Cell<Option<Tick>>,
+    /// The response is over, and not because all was said: the request's body is wanted no more.
+    abandoned: Cell<bool>,
+    response: RefCell<Option<Waker>>,
+    request: RefCell<Option<Waker>>,
+}
+
+/// Streams opened and streams reset by the client, within one second.
+#[derive(Debug, Default)]
+struct Resets {
+    since: Cell<Tick>,
+    opened: Cell<u32>,
+    reset: Cell<u32>,
+}
+
+/// Which half of an exchange waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// The request's body on its way to the app.
+    Request,
+    /// The response, or the wait for it.
+    Response,
+}
+
+/// A PING is acknowledged within one round trip; whoever takes longer than this never will.
+pub const ACK_TIMER: Duration = Duration::from_secs(1);
+/// How long a gRPC message may go on after its stream was asked to end.
+const MESSAGE_END: Duration = Duration::from_millis(500);
+/// A call whose head is younger than this may be a short one.
+const LATE_HEAD: Duration = Duration::from_secs(1);
+/// More resets than this in one second, and more than half of the streams opened in it, are no client's work.
+const MOST_RESETS: u32 = 1000;
+
+// === impl Http2 ===
+
+impl Http2 {
+    /// A connection whose preface has not been handed over yet.
+    pub fn new() -> Self {
+        Self {
+            frames: RefCell::new(Frames::from_client()),
+            block_since: Cell::new(None),
+            told_at: Cell::new(None),
+            owes_ack: Cell::new(false),
+            acked: Cell::new(false),
+            insists: Cell::new(false),
+            resets: Resets::default(),
+            streams: RefCell::default(),
+        }
+    }
+
+    /// The client's next bytes are on their way to h2.
+    pub fn read(&self, bytes: &[u8], now: Tick) {
+        let mut frames = self.frames.borrow_mut();
+        frames.advance(bytes, |head| match head.kind {
+            FrameHead::HEADERS => self.resets.opened(now),
+            FrameHead::RST_STREAM => self.resets.reset(),
+            _ => {}
+        });
+        if frames.is_in_block() {
+            if self.block_since.get().is_none() {
+                self.block_since.set(Some(now));
+            }
+        } else {
+            self.block_since.set(None);
+        }
+    }
+
+    /// The acknowledgement has to be put in here, between two of the client's frames. True once.
+    pub fn take_owed_ack(&self) -> bool {
+        self.owes_ack.get() && self.frames.borrow().at_boundary() && self.owes_ack.replace(false)
+    }
+
+    /// More of the client's streams are reset than a client has reason to.
+    pub fn floods(&self) -> bool {
+        self.resets.floods()
+    }
+
+    /// A header block has been open for `longest`.
+    pub fn is_block_late(&self, longest: Duration, now: Tick) -> bool {
+        self.block_since.get().is_some_and(|since| now.since(since) >= longest)
+    }
+
+    /// Nothing is open, so nobody is hurt by a GOAWAY that is taken for an end.
+    pub fn may_tell(&self) -> bool {
+        self.insists.get() || self.is_settled()
+    }
+
+    /// Tell at the next moment, whatever is open.
+    pub fn insist(&self) {
+        self.insists.set(true);
+    }
+
+    /// The first GOAWAY is out.
+    pub fn told(&self, now: Tick) {
+        self.told_at.set(Some(now));
+    }
+
+    /// When the first GOAWAY went out.
+    pub fn told_at(&self) -> Option<Tick> {
+        self.told_at.get()
+    }
+
+    /// The client had its time: its acknowledgement is taken as read. True if that is news.
+    pub fn ack_overdue(&self) -> bool {
+        !self.acked.replace(true) && !self.owes_ack.replace(true)
+    }
+
+    /// No stream is open.
+    pub fn is_settled(&self) -> bool {
+        self.streams.borrow().is_empty()
+    }
+
+    /// A stream with a moment of its own.
+    pub fn open(&self, share: f32, now: Tick) -> Rc<Stream> {
+        let mut streams = self.streams.borrow_mut();
+        let stream = Rc::new(Stream {
+            slot: Cell::new(streams.len()),
+            share,
+            asked: Cell::new(Ask::NOTHING),
+            asked_since: Cell::new(now),
+            endable: Cell::new(None),
+            abandoned: Cell::new(false),
+            response: RefCell::new(None),
+            request: RefCell::new(None),
+        });
+        streams.push(Rc::clone(&stream));
+        stream
+    }
+
+    /// The last part of an exchange is over. True if it was the last stream.
+    pub fn close(&self, stream: &Stream) -> bool {
+        let mut streams = self.streams.borrow_mut();
+        let slot = stream.slot.get();
+        if slot < streams.len() {
+            streams.swap_remove(slot);
+            if let Some(moved) = streams.get(slot) {
+                moved.slot.set(slot);
+            }
+        }
+        streams.is_empty()
+    }
+
+    /// Asks every stream for what it is time for: calls end spread over `close`, everything from `force_at` on.
+    pub fn sweep_streams(&self, close: Option<Window>, force_at: Option<Tick>, now: Tick) {
+        for stream in self.streams.borrow().iter() {
+            stream.ask(stream.due(close, force_at, now), now);
+        }
+    }
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    fn due(&self, close: Option<Window>, force_at: Option<Tick>, now: Tick) -> Ask {
+        if force_at.is_some_and(|at| now >= at) {
+            return Ask::FORCE;
+        }
+        let (Some(since), Some(window)) = (self.endable.get(), close) else { return Ask::NOTHING };
+        // A short call that came late has its head out for a moment only.
+        let moment = window.moment(self.share).max(since + LATE_HEAD).min(window.end);
+        let out_of_patience = self.asked.get() == Ask::CLOSE && now.since(self.asked_since.get()) >= MESSAGE_END;
+        match now >= moment {
+            true if out_of_patience => Ask::FORCE,
+            true => Ask::CLOSE,
+            false => Ask::NOTHING,
+        }
+    }
+
+    fn ask(&self, ask: Ask, now: Tick) {
+        if ask > self.asked.get() {
+            self.asked.set(ask);
+            self.asked_since.set(now);
+            self.wake();
+        }
+    }
+
+    /// What the sweep has asked.
+    pub fn asked(&self) -> Ask {
+        self.asked.get()
+    }
+
+    /// A gRPC response has begun.
+    pub fn set_endable(&self, now: Tick) {
+        self.endable.set(Some(now));
+    }
+
+    /// The response is over before all was said.
+    pub fn abandon(&self) {
+        self.abandoned.set(true);
+        self.wake();
+    }
+
+    /// See [`Self::abandon`].
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.get()
+    }
+
+    /// Remembers whom to wake on the next ask; the halves of an exchange run in tasks of their own.
+    pub fn wake_with(&self, half: Half, waker: &Waker) {
+        let slot = match half {
+            Half::Request => &self.request,
+            Half::Response => &self.response,
+        };
+        let mut slot = slot.borrow_mut();
+        if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    fn wake(&self) {
+        for slot in [&self.request, &self.response] {
+            if let Some(waker) = slot.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+// === impl Resets ===
+
+impl Resets {
+    fn opened(&self, now: Tick) {
+        if now.since(self.since.get()) >= Duration::from_secs(1) {
+            self.since.set(now);
+            self.opened.set(0);
+            self.reset.set(0);
+        }
+        self.opened.set(self.opened.get() + 1);
+    }
+
+    fn reset(&self) {
+        self.reset.set(self.reset.get() + 1);
+    }
+
+    fn floods(&self) -> bool {
+        self.reset.get() > MOST_RESETS && self.reset.get() > self.opened.get() / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8) -> [u8; 9] {
+        [0, 0, 0, kind, flags, 0, 0, 0, 1]
+    }
+
+    fn connection() -> Http2 {
+        let http2 = Http2::new();
+        http2.read(crate::detect::preface::HTTP2, Tick::default());
+        http2
+    }
+
+    #[test]
+    fn an_owed_ack_waits_for_the_end_of_the_frame_and_comes_once() {
+        let http2 = connection();
+        assert!(!http2.take_owed_ack(), "nothing is owed");
+        http2.read(&[0, 0, 4, FrameHead::DATA, 0, 0, 0, 0, 1, b'a', b'b'], Tick::default());
+        assert!(http2.ack_overdue());
+        assert!(!http2.ack_overdue(), "decided once");
+        assert!(!http2.take_owed_ack(), "in the middle of a frame");
+        http2.read(b"cd", Tick::default());
+        assert!(http2.take_owed_ack());
+        assert!(!http2.take_owed_ack(), "once");
+    }
+
+    #[test]
+    fn an_open_header_block_is_timed_from_its_beginning() {
+        let http2 = connection();
+        http2.read(&frame(FrameHead::HEADERS, 0), Tick::from_millis(100));
+        http2.read(&frame(9, 0), Tick::from_millis(900));
+        let longest = Duration::from_secs(1);
+        assert!(!http2.is_block_late(longest, Tick::from_millis(1099)));
+        assert!(http2.is_block_late(longest, Tick::from_millis(1100)));
+        http2.read(&frame(9, 4), Tick::from_millis(1100));
+        assert!(!http2.is_block_late(longest, Tick::from_millis(9999)));
+    }
+
+    #[test]
+    fn a_storm_of_resets_is_told_from_a_busy_second() {
+        let http2 = connection();
+        for _ in 0..MOST_RESETS {
+            http2.read(&frame(FrameHead::HEADERS, 4), Tick::default());
+            http2.read(&frame(FrameHead::RST_STREAM, 0), Tick::default());
+        }
+        assert!(!http2.floods());
+        http2.read(&frame(FrameHead::RST_STREAM, 0), Tick::default());
+        assert!(http2.floods());
+        http2.read(&frame(FrameHead::HEADERS, 4), Tick::from_millis(1000));
+        assert!(!http2.floods(), "a new second");
+    }
+
+    #[test]
+    fn closing_in_any_order_leaves_the_others() {
+        let http2 = connection();
+        let streams: Vec<_> = (0..4).map(|_| http2.open(0.5, Tick::default())).collect();
+        for (index, left) in [(1, 3), (0, 2), (3, 1), (2, 0)] {
+            assert_eq!(http2.close(&streams[index]), left == 0);
+            assert_eq!(http2.streams.borrow().len(), left);
+        }
+    }
+
+    #[test]
+    fn only_an_endable_stream_is_asked_before_the_deadline_and_forced_half_a_second_later() {
+        let at = Tick::from_millis;
+        let (close, force_at) = (Some(Window { start: at(10_000), end: at(12_000) }), Some(at(13_000)));
+        let http2 = connection();
+        let (plain, grpc) = (http2.open(0.5, at(0)), http2.open(0.5, at(0)));
+        grpc.set_endable(at(0));
+        for (now, expected) in [
+            (10_999, (Ask::NOTHING, Ask::NOTHING)),
+            (11_000, (Ask::NOTHING, Ask::CLOSE)),
+            (11_499, (Ask::NOTHING, Ask::CLOSE)),
+            (11_500, (Ask::NOTHING, Ask::FORCE)),
+            (13_000, (Ask::FORCE, Ask::FORCE)),
+        ] {
+            http2.sweep_streams(close, force_at, at(now));
+            assert_eq!((plain.asked(), grpc.asked()), expected, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_call_whose_head_has_just_gone_out_has_a_second_but_not_beyond_the_window() {
+        let at = Tick::from_millis;
+        let close = Some(Window { start: at(10_000), end: at(12_000) });
+        for (head, asked) in [(10_500, 11_500), (11_900, 12_000)] {
+            let http2 = connection();
+            let late = http2.open(0.0, at(head));
+            late.set_endable(at(head));
+            http2.sweep_streams(close, None, at(asked - 1));
+            assert_eq!(late.asked(), Ask::NOTHING, "head at {head}");
+            http2.sweep_streams(close, None, at(asked));
+            assert_eq!(late.asked(), Ask::CLOSE, "head at {head}");
+        }
+    }
+}

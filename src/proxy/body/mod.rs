@@ -1,0 +1,320 @@
+//! Bodies on their way: they hold what must live until the last byte has passed.
+
+mod request;
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::task::AbortHandle;
+
+pub use self::request::{Kept, RequestBody, Upload};
+use super::Inbound;
+use super::grpc::{self, Messages};
+use crate::lifecycle::in_flight::Permit;
+use crate::listener::conn::{Active, Ask, Conn};
+use crate::listener::streams::Half;
+use crate::telemetry::metrics::{Forced, GrpcCode, RequestOutcome, Spoken};
+use crate::upstream::multiplex::Slot;
+use crate::upstream::pool::Pooled;
+
+/// A response body towards the client.
+#[derive(Debug)]
+pub enum Body {
+    /// Ours, whole.
+    Own(Option<Bytes>, Option<Active>),
+    /// The app's.
+    App(Box<AppBody>),
+}
+
+/// The app's response body with everything that ends with it.
+#[derive(Debug)]
+pub struct AppBody {
+    inner: Incoming,
+    exchange: Exchange,
+    ended: Ended,
+    /// Where the client would take a close for the body's proper end.
+    close_delimited: bool,
+    call: Option<Call>,
+}
+
+/// What one request holds while it is in flight.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Keeps the downstream connection in its exchange.
+    pub active: Active,
+    /// Keeps the lifecycle waiting.
+    pub permit: Option<Permit>,
+    /// The connection to the app; `None` only while it is being dropped.
+    pub upstream: Option<Upstream>,
+    /// The request's body, if it has one.
+    pub upload: Option<Rc<Upload>>,
+    /// Where the pool is.
+    pub inbound: Rc<Inbound>,
+    /// What the client speaks.
+    pub spoken: Spoken,
+    /// How it will be counted if the body comes whole.
+    pub outcome: RequestOutcome,
+}
+
+/// What carries one exchange to the app.
+#[derive(Debug)]
+pub enum Upstream {
+    /// Goes back to the pool after a clean end.
+    Pooled(Pooled),
+    /// One stream of a connection that carries others as well.
+    Stream(Slot),
+    /// Made for an upgrade that the app refused; ends with the exchange.
+    Single(AbortHandle),
+}
+
+/// The response of a gRPC call.
+#[derive(Debug, Default)]
+struct Call {
+    messages: Messages,
+    status: Option<usize>,
+    /// Cut off behind the last whole message: the status comes next, whatever the app has sent.
+    cut_short: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    Clean,
+    Broken,
+    Cut(Forced),
+}
+
+/// Why a body was broken off; hyper then ends it visibly: no last chunk, or RST_STREAM.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The drain deadline.
+    #[error("cut at the drain deadline")]
+    Cut,
+    /// The app's connection.
+    #[error("the app's connection broke in the middle of the response")]
+    Upstream(#[source] hyper::Error),
+    /// The app has reset its stream with NO_ERROR, which hyper takes for an end.
+    #[error("the app reset its stream in the middle of the response")]
+    Truncated,
+    /// The client's connection, or what it sent.
+    #[error("the request's body broke off")]
+    Client(#[source] hyper::Error),
+    /// The exchange is over; the source says how the app is told.
+    #[error("the request's body is wanted no more")]
+    Unwanted(#[source] h2::Error),
+}
+
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+
+// === impl Body ===
+
+impl Body {
+    /// A body of ours.
+    pub fn own(text: Bytes) -> Self {
+        Self::Own(Some(text), None)
+    }
+
+    /// No body.
+    pub fn empty() -> Self {
+        Self::Own(None, None)
+    }
+
+    /// Keeps the connection in its exchange until the body is out.
+    pub fn keep(&mut self, active: Active) {
+        if let Self::Own(_, slot) = self {
+            *slot = Some(active);
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
+        match &mut *self {
+            Self::Own(text, _) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::App(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(text, _) => text.is_none(),
+            Self::App(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(text, _) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Self::App(body) => body.inner.size_hint(),
+        }
+    }
+}
+
+// === impl AppBody ===
+
+impl AppBody {
+    /// The body of a response that goes to a client which `close_delimited` says sees its end by the close alone.
+    pub fn new(inner: Incoming, exchange: Exchange, close_delimited: bool) -> Self {
+        Self { inner, exchange, ended: Ended::NotYet, close_delimited, call: None }
+    }
+
+    /// It answers a gRPC call; `headers` are the response's.
+    pub fn follow_call(&mut self, headers: &HeaderMap) {
+        let call = Call { status: grpc::status_in(headers), ..Call::default() };
+        // A length that was announced can't be cut short by a status.
+        if self.inner.size_hint().exact().is_none()
+            && let Some(stream) = self.exchange.active.stream()
+        {
+            stream.set_endable(self.exchange.inbound.worker.coarse_now());
+        }
+        self.call = Some(call);
+    }
+
+    fn conn(&self) -> &Conn {
+        self.exchange.active.conn()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let status_to_come = self.call.as_ref().is_some_and(|call| call.cut_short);
+        self.inner.is_end_stream() && !status_to_come
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        if self.ended != Ended::NotYet {
+            return Poll::Ready(None);
+        }
+        let asked = self.exchange.active.asked();
+        if asked >= Ask::CLOSE
+            && let Some(ending) = self.ending(asked)
+        {
+            return Poll::Ready(Some(ending));
+        }
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(self.follow(frame, asked)))),
+            Poll::Ready(Some(Err(error))) => {
+                self.ended = Ended::Broken;
+                Poll::Ready(Some(Err(BodyError::Upstream(error))))
+            }
+            Poll::Ready(None) if self.is_truncated() => {
+                self.ended = Ended::Broken;
+                Poll::Ready(Some(Err(BodyError::Truncated)))
+            }
+            Poll::Ready(None) => {
+                self.ended = Ended::Clean;
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                self.exchange.active.wait(Half::Response, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The contract's §6. `None`: a gRPC message may still come to its end.
+    fn ending(&mut self, asked: Ask) -> Option<Result<Frame<Bytes>, BodyError>> {
+        let forced = asked >= Ask::FORCE;
+        let endable = self.inner.size_hint().exact().is_none();
+        let kind = match &mut self.call {
+            Some(call) if endable && call.messages.at_boundary() => {
+                call.status = Some(grpc::Status::Unavailable as usize);
+                self.ended = Ended::Cut(Forced::GrpcStream);
+                return Some(Ok(Frame::trailers(grpc::unavailable_trailers())));
+            }
+            _ if !forced => return None,
+            Some(_) => Forced::GrpcMessage,
+            None => Forced::Response,
+        };
+        self.ended = Ended::Cut(kind);
+        Some(Err(BodyError::Cut))
+    }
+
+    /// Keeps the call's messages and status in view; a call that was asked to end gets nothing behind a message's end.
+    fn follow(&mut self, frame: Frame<Bytes>, asked: Ask) -> Frame<Bytes> {
+        let Some(call) = &mut self.call else { return frame };
+        if let Some(trailers) = frame.trailers_ref() {
+            call.status = grpc::status_in(trailers);
+            return frame;
+        }
+        match frame.into_data() {
+            Ok(mut data) if asked >= Ask::CLOSE => {
+                if let Some(end) = call.messages.advance_to_boundary(&data) {
+                    data.truncate(end);
+                    call.cut_short = true;
+                }
+                Frame::data(data)
+            }
+            Ok(data) => {
+                call.messages.advance(&data);
+                Frame::data(data)
+            }
+            Err(frame) => frame,
+        }
+    }
+
+    /// hyper says `None` after RST_STREAM(NO_ERROR) as well; only the end of the stream itself tells.
+    fn is_truncated(&self) -> bool {
+        matches!(self.exchange.upstream, Some(Upstream::Stream(_))) && !self.inner.is_end_stream()
+    }
+
+    fn outcome(&self, whole: bool) -> RequestOutcome {
+        match self.ended {
+            _ if whole => self.exchange.outcome,
+            Ended::Cut(kind) => {
+                self.exchange.inbound.worker.count_forced(kind);
+                RequestOutcome::Cut
+            }
+            Ended::Broken => RequestOutcome::Broken,
+            Ended::Clean | Ended::NotYet if self.exchange.active.is_forced() => {
+                // The client did not read, so hyper never asked for the rest.
+                self.exchange.inbound.worker.count_forced(Forced::Stalled);
+                RequestOutcome::Cut
+            }
+            Ended::Clean | Ended::NotYet => abandoned(self.conn()),
+        }
+    }
+}
+
+/// Clients that tear down everything at a GOAWAY are told from those that merely went.
+fn abandoned(conn: &Conn) -> RequestOutcome {
+    if conn.told.get() && conn.http2().is_some() {
+        RequestOutcome::AbandonedAfterNotice
+    } else {
+        RequestOutcome::Abandoned
+    }
+}
+
+impl Drop for AppBody {
+    fn drop(&mut self) {
+        let whole = self.ended == Ended::Clean || (self.ended == Ended::NotYet && self.is_end_stream());
+        // However it came about, also if the client takes nothing and the rest was never asked for.
+        self.conn().reset.set(self.close_delimited && !whole);
+        let outcome = self.outcome(whole);
+        let metrics = self.exchange.inbound.worker.metrics;
+        metrics.requests.add_pair(self.exchange.spoken as usize, outcome as usize);
+        if let Some(call) = &self.call {
+            metrics.grpc_calls.add(GrpcCode::of(call.status) as usize);
+        }
+        if !whole && let Some(stream) = self.exchange.active.stream() {
+            stream.abandon();
+        }
+        match (self.exchange.upstream.take(), self.exchange.permit.take()) {
+            (Some(upstream @ (Upstream::Pooled(_) | Upstream::Stream(_))), Some(permit)) if whole => {
+                match (&self.exchange.upload, upstream) {
+                    (Some(upload), upstream) => upload.answered(self.conn(), permit, upstream),
+                    (None, Upstream::Pooled(pooled)) => pooled.give_back(),
+                    (None, _) => {}
+                }
+            }
+            (Some(Upstream::Single(task)), _) => task.abort(),
+            _ => {}
+        }
+    }
+}

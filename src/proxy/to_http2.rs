@@ -1,0 +1,115 @@
+//! One request to an app that speaks HTTP/2.
+
+use std::error::Error;
+use std::rc::Rc;
+
+use http::request::Parts;
+use http::{Request, Response};
+use hyper::body::{Body as _, Incoming};
+
+use super::body::{Body, Exchange, RequestBody, Upstream};
+use super::forward::{Asked, answer, broke, note_forwarded, outcome_of, unless_forced};
+use super::response::Reason;
+use super::{Inbound, headers, way};
+use crate::listener::conn::Active;
+use crate::telemetry::metrics::Forced;
+
+/// How often a request that the app has provably not looked at is sent again: a proof is no guarantee of progress.
+const MOST_TRIES: u32 = 5;
+
+/// Why a try has failed.
+enum Failed {
+    /// The app has not looked at it: never begun, REFUSED_STREAM, or above the last id of a GOAWAY (RFC 9113 §8.7).
+    Unprocessed,
+    /// The connection died and nothing is known.
+    Unknown,
+    /// The app has reset the stream, or something else is spoken there.
+    Final,
+}
+
+/// Sends a prepared request, again where the app has not processed it, and passes the answer on.
+pub async fn exchange(
+    request: Request<Incoming>,
+    asked: &Asked,
+    active: &Active,
+    inbound: &Rc<Inbound>,
+) -> Result<Response<Body>, Reason> {
+    let bodyless = request.body().is_end_stream();
+    let mut request = request.map(|body| RequestBody::kept(body, active));
+    headers::to_http2(&mut request)?;
+    let mut reused_died = false;
+    let mut tries = 0;
+    loop {
+        let (permit, slot) = match way::open_slot(active, inbound) {
+            Some(way) => way,
+            None => Box::pin(way::slot(active, inbound)).await?,
+        };
+        if tries == 0 {
+            note_forwarded(inbound);
+        }
+        tries += 1;
+        let (kept, upload) = (request.body().keeper(), request.body().upload());
+        let again = copy_of(&request);
+        let error = match unless_forced(active, slot.send(request)).await {
+            None => {
+                inbound.worker.count_forced(Forced::RequestUnanswered);
+                return Err(Reason::CutUnanswered);
+            }
+            Some(Ok(response)) => {
+                if let Some(kept) = kept {
+                    kept.let_go();
+                }
+                let exchange = Exchange {
+                    active: active.again(),
+                    permit: Some(permit),
+                    upstream: Some(Upstream::Stream(slot)),
+                    upload,
+                    inbound: Rc::clone(inbound),
+                    spoken: asked.spoken(),
+                    outcome: outcome_of(response.status()),
+                };
+                return Ok(answer(response, asked.version, exchange));
+            }
+            Some(Err(error)) => error,
+        };
+        if upload.is_some_and(|upload| upload.has_failed()) {
+            return Err(Reason::of_failed_body(active.conn()));
+        }
+        if slot.seen().is_not_http2() {
+            return Err(Reason::AppNotHttp2);
+        }
+        let safe_twice = bodyless && headers::is_idempotent(&asked.method);
+        let failed = if error.message().is_some() { Failed::Unprocessed } else { failed(error.error()) };
+        let may_repeat = match failed {
+            Failed::Unprocessed => tries < MOST_TRIES,
+            // Once, and only where a request before this one has shown that the app answered there (contract §7).
+            Failed::Unknown => slot.is_reused() && safe_twice && !std::mem::replace(&mut reused_died, true),
+            Failed::Final => false,
+        };
+        if !may_repeat || kept.as_ref().is_some_and(|kept| !kept.is_whole()) {
+            broke(inbound, error.error());
+            return Err(Reason::AppBroke);
+        }
+        inbound.worker.metrics.retries.add(0);
+        request = Request::from_parts(again, RequestBody::again(kept, active));
+    }
+}
+
+fn copy_of(request: &Request<RequestBody>) -> Parts {
+    let mut again = Request::new(());
+    *again.method_mut() = request.method().clone();
+    *again.uri_mut() = request.uri().clone();
+    *again.version_mut() = request.version();
+    *again.headers_mut() = request.headers().clone();
+    again.into_parts().0
+}
+
+fn failed(error: &hyper::Error) -> Failed {
+    let cause = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    match cause {
+        Some(cause) if cause.is_remote() && cause.is_go_away() => Failed::Unprocessed,
+        Some(cause) if cause.is_remote() && cause.reason() == Some(h2::Reason::REFUSED_STREAM) => Failed::Unprocessed,
+        Some(cause) if cause.is_remote() && cause.is_reset() => Failed::Final,
+        Some(_) | None => Failed::Unknown,
+    }
+}

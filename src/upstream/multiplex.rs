@@ -1,0 +1,293 @@
+//! One worker's HTTP/2 connections to an app: a few, each with a bounded number of streams.
+//!
+//! h2 charges a connection for every small DATA frame that nobody has read yet, and ends the whole connection beyond
+//! half of its window. So the window is the largest there is, and [`MOST_STREAMS`] streams of [`STREAM_WINDOW`] bytes
+//! can't reach the half even if every one of them is stalled and full of one-byte frames: see docs/adr.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::connect::{DialError, Peek, UpstreamIo, dial};
+use crate::config::UpstreamAddr;
+use crate::detect::frames::{FrameHead, Frames};
+use crate::proxy::body::RequestBody;
+use crate::worker::Local;
+
+/// The connections to one upstream.
+#[derive(Debug)]
+pub struct Multiplex {
+    upstream: UpstreamAddr,
+    header_bytes: usize,
+    connections: RefCell<Vec<Rc<Connection>>>,
+    /// Who needs a new connection waits for the one that is being made: it carries many.
+    dialling: Semaphore,
+}
+
+/// A stream's place on a connection; dropping it makes room for another one.
+#[derive(Debug)]
+pub struct Slot {
+    connection: Rc<Connection>,
+    reused: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: RefCell<SendRequest<RequestBody>>,
+    open: Cell<usize>,
+    /// Most streams at once.
+    most: Rc<Cell<usize>>,
+    served: Cell<bool>,
+    idle_since: Cell<Instant>,
+    seen: Rc<Seen>,
+    peek: Peek,
+    task: AbortHandle,
+}
+
+/// What the app's frames have shown.
+#[derive(Debug, Default)]
+pub struct Seen {
+    frames: Cell<u32>,
+    not_http2: Cell<bool>,
+    goaway: Cell<bool>,
+    empty_data: Cell<u32>,
+}
+
+/// The app's bytes on their way to h2, looked at in passing.
+#[derive(Debug)]
+struct WatchedIo {
+    io: UpstreamIo,
+    frames: Frames,
+    seen: Rc<Seen>,
+}
+
+/// h2's largest window.
+pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Bytes of a stream that may wait here unread. On one machine a round trip is too short for this to slow anybody.
+pub const STREAM_WINDOW: u32 = 65_535;
+/// 64 × 65,535 frames of one byte, at 255 each, are 1.07 × 10⁹ and just below half of the window.
+pub const MOST_STREAMS: usize = 64;
+/// h2 ends a connection at the hundredth empty DATA frame of its life; from here on others are used.
+const MOST_EMPTY_DATA: u32 = 32;
+/// A connection beyond the first that carries nothing for this long is closed.
+const SPARE: Duration = Duration::from_secs(5);
+/// Most bytes of one response that wait for the app to take them.
+const SEND_BUFFER: usize = 64 * 1024;
+
+// === impl Multiplex ===
+
+impl Multiplex {
+    /// No connections yet.
+    pub fn new(upstream: UpstreamAddr, header_bytes: usize) -> Self {
+        Self { upstream, header_bytes, connections: RefCell::default(), dialling: Semaphore::new(1) }
+    }
+
+    /// A place on the connection that has the fewest streams, if one has room.
+    pub fn take(&self) -> Option<Slot> {
+        let connections = self.connections.borrow();
+        let usable = connections.iter().filter(|one| one.has_room());
+        let connection = usable.min_by_key(|one| one.open.get())?;
+        // An app that is gone shows at once on the same machine; a busy connection would have told by itself.
+        (connection.open.get() > 0 || !connection.peek.is_at_end()).then(|| Slot::on(connection))
+    }
+
+    /// A place on a new connection, or on one that somebody else has made meanwhile.
+    ///
+    /// # Errors
+    /// As [`dial`] gives them.
+    pub async fn connect(&self) -> Result<Slot, DialError> {
+        // Never closed.
+        let _turn = self.dialling.acquire().await;
+        if let Some(slot) = self.take() {
+            return Ok(slot);
+        }
+        let connection = self.open().await?;
+        let slot = Slot::on(&connection);
+        self.connections.borrow_mut().push(connection);
+        Ok(slot)
+    }
+
+    async fn open(&self) -> Result<Rc<Connection>, DialError> {
+        let io = UpstreamIo::new(dial(&self.upstream).await?);
+        let (peek, seen) = (io.peek(), Rc::<Seen>::default());
+        let io = WatchedIo { io, frames: Frames::from_server(), seen: Rc::clone(&seen) };
+        let (sender, connection) = http2::Builder::new(Local)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .max_header_list_size(u32::try_from(self.header_bytes).unwrap_or(u32::MAX))
+            .max_send_buf_size(SEND_BUFFER)
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| DialError::Failed(io::Error::other(error)))?;
+        let most = Rc::new(Cell::new(MOST_STREAMS));
+        let told = Rc::clone(&most);
+        let task = tokio::task::spawn_local(async move {
+            let mut connection = Box::pin(connection);
+            // How it ended shows in the streams.
+            let _ = poll_fn(|cx| {
+                let done = connection.as_mut().poll(cx);
+                told.set(connection.current_max_send_streams().clamp(1, MOST_STREAMS));
+                done
+            })
+            .await;
+        });
+        Ok(Rc::new(Connection {
+            sender: RefCell::new(sender),
+            open: Cell::new(0),
+            most,
+            served: Cell::new(false),
+            idle_since: Cell::new(Instant::now()),
+            seen,
+            peek,
+            task: task.abort_handle(),
+        }))
+    }
+
+    /// Lets go of connections that are over or not needed; true if the app has said that it is leaving.
+    pub fn sweep(&self) -> bool {
+        let mut leaving = false;
+        let mut first = true;
+        let now = Instant::now();
+        self.connections.borrow_mut().retain(|one| {
+            leaving |= one.seen.goaway.get();
+            let spare = !first && one.open.get() == 0 && now.duration_since(one.idle_since.get()) >= SPARE;
+            let keep = one.is_usable() && !spare;
+            first &= !keep;
+            keep
+        });
+        leaving
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn is_usable(&self) -> bool {
+        let seen = &self.seen;
+        let leaves = seen.goaway.get() || seen.not_http2.get() || seen.empty_data.get() >= MOST_EMPTY_DATA;
+        !leaves && !self.sender.borrow().is_closed()
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.get() < self.most.get() && self.is_usable()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The task ends by itself when the last stream is over; without streams nothing is left to wait for.
+        self.task.abort();
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn on(connection: &Rc<Connection>) -> Self {
+        connection.open.set(connection.open.get() + 1);
+        Self { connection: Rc::clone(connection), reused: connection.served.replace(true) }
+    }
+
+    /// The connection has carried a request before.
+    pub fn is_reused(&self) -> bool {
+        self.reused
+    }
+
+    /// What the app's frames have shown.
+    pub fn seen(&self) -> &Seen {
+        &self.connection.seen
+    }
+
+    /// Sends a request; the error holds it if it was never begun.
+    pub fn send(
+        &self,
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> + use<> {
+        self.connection.sender.borrow_mut().try_send_request(request)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let open = self.connection.open.get().saturating_sub(1);
+        self.connection.open.set(open);
+        if open == 0 {
+            self.connection.idle_since.set(Instant::now());
+        }
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// The first bytes were no SETTINGS: something else is spoken there (RFC 9113 §3.4).
+    pub fn is_not_http2(&self) -> bool {
+        self.not_http2.get()
+    }
+
+    fn note(&self, head: FrameHead) {
+        let frames = self.frames.get();
+        self.frames.set(frames.saturating_add(1));
+        if frames == 0 && head.kind != FrameHead::SETTINGS {
+            self.not_http2.set(true);
+        }
+        if head.kind == FrameHead::GOAWAY {
+            self.goaway.set(true);
+        }
+        if head.is_empty_data() {
+            self.empty_data.set(self.empty_data.get() + 1);
+        }
+    }
+}
+
+// === impl WatchedIo ===
+
+impl AsyncRead for WatchedIo {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let Self { frames, seen, .. } = &mut *self;
+        frames.advance(&buf.filled()[before..], |head| seen.note(head));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for WatchedIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
