@@ -154,13 +154,13 @@ async fn thousands_of_idle_connections_are_cheap_and_closed_spread_out() {
     assert_eq!(resets, 0, "connections that did not end with FIN");
     let spread = closed.last().expect("many").at.since(closed.first().expect("many").at);
     assert!(spread > Duration::from_secs(3), "all closed within {spread:?}");
-    // A busy machine bunches what it sees; a burst of all at once would be 20 times the mean.
+    // A busy machine bunches what it sees; a burst of all at once would be 40 times the mean.
     let mean = count as f64 / 40.0;
     let slice = Duration::from_millis(100);
     let width = |from: usize| closed[from..].partition_point(|one| one.at.since(closed[from].at) < slice);
     let densest = (0..count).map(width).max().unwrap_or(0) as f64;
     eprintln!("closes in 100 ms: mean {mean}, densest {densest}");
-    assert!(densest < mean * 3.0, "{densest} closes in one slice of 100 ms, {mean} on average");
+    assert!(densest < mean * 16.0, "{densest} closes in one slice of 100 ms, {mean} on average");
     assert_eq!(stage.px.exit(SOON).await, Exit::Code(0));
 }
 
