@@ -52,8 +52,9 @@ impl Broken {
     }
 }
 
+/// The kind of failure that an error of the socket is.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the standard library adds kinds; those that matter are named")]
-fn by_error(kind: io::ErrorKind) -> Failure {
+pub(super) fn by_error(kind: io::ErrorKind) -> Failure {
     match kind {
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => Failure::Reset,
         io::ErrorKind::ConnectionRefused => Failure::Refused,

@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 mod app;
 mod balancer;
+mod grpc;
 mod http;
 mod kubelet;
 mod load;
@@ -191,7 +192,8 @@ fn opening(plan: &Plan) -> String {
     format!(
         "A pod is deleted twice under load, once without ebbtide and once with it. Takes about {} s.\n\
          Two pods stand behind a balancer; pod A is deleted, and the balancer learns of it {} s late.\n\
-         The app dies the moment it gets SIGTERM. About {} requests/s, and no client ever retries.",
+         The app dies the moment it gets SIGTERM. About {} requests/s, and no client retries: over HTTP/2 only what the\n\
+         server says it has not looked at is sent again.",
         // To the next five seconds: the rest depends on the machine.
         (plan.estimate().as_secs() + 2) / 5 * 5,
         plan.lag.as_secs(),
@@ -201,7 +203,7 @@ fn opening(plan: &Plan) -> String {
 
 const EXAMPLES: &str = "\
 Examples:
-  ebbtide demo                                  both sides, about 35 s; exit code 0 if ebbtide lost nothing
+  ebbtide demo                                  both sides, about 40 s; exit code 0 if ebbtide lost nothing
   ebbtide demo --baseline-sleep 5               compare with the usual `preStop: sleep 5`
   ebbtide demo --output json 2>/dev/null | jq .lost_nothing";
 

@@ -53,6 +53,12 @@ pub enum LoadKind {
     NewConnection,
     /// Answers that take seconds.
     SlowRequest,
+    /// POSTs on HTTP/2 connections, several at once.
+    Http2Request,
+    /// gRPC calls with one message each way.
+    GrpcUnary,
+    /// gRPC calls that are answered with messages without an end.
+    GrpcStream,
 }
 
 /// How a request failed, as its client saw it.
@@ -69,6 +75,8 @@ pub enum Failure {
     CutShort,
     /// Status 500 to 599.
     ServerError,
+    /// A gRPC status other than OK, or none.
+    GrpcStatus,
     /// No whole answer in time.
     Timeout,
     /// Another status or body than expected, or an error of the load client's own.
@@ -84,6 +92,10 @@ pub struct Counts {
     pub failed: u64,
     /// `failed`, by kind; kinds that did not occur are absent.
     pub failures: BTreeMap<Failure, u64>,
+    /// Sent once more, because the server had said that it did not look at them (RFC 9113 §8.7).
+    pub repeated: u64,
+    /// Streams without an end that were ended between two messages with UNAVAILABLE: no loss, they are opened anew.
+    pub told: u64,
 }
 
 /// New connections through the balancer.
@@ -153,13 +165,25 @@ impl Side {
             .values()
             .fold((0, 0), |(requests, failed), counts| (requests + counts.requests, failed + counts.failed))
     }
+
+    /// How many requests were sent once more, and how many streams were told to call again.
+    pub fn again(&self) -> (u64, u64) {
+        self.loads.values().fold((0, 0), |(repeated, told), counts| (repeated + counts.repeated, told + counts.told))
+    }
 }
 
 // === impl LoadKind ===
 
 impl LoadKind {
     /// In the order of the table.
-    pub const ALL: [Self; 3] = [Self::KeepAlivePost, Self::NewConnection, Self::SlowRequest];
+    pub const ALL: [Self; 6] = [
+        Self::KeepAlivePost,
+        Self::NewConnection,
+        Self::SlowRequest,
+        Self::Http2Request,
+        Self::GrpcUnary,
+        Self::GrpcStream,
+    ];
 
     /// Its name in the table.
     pub fn label(self) -> &'static str {
@@ -167,6 +191,9 @@ impl LoadKind {
             Self::KeepAlivePost => "keep-alive POST",
             Self::NewConnection => "new connection",
             Self::SlowRequest => "slow request",
+            Self::Http2Request => "HTTP/2 request",
+            Self::GrpcUnary => "gRPC unary call",
+            Self::GrpcStream => "gRPC server stream",
         }
     }
 }
@@ -175,8 +202,16 @@ impl LoadKind {
 
 impl Failure {
     /// In the order of the table.
-    pub const ALL: [Self; 7] =
-        [Self::Refused, Self::Reset, Self::NoAnswer, Self::CutShort, Self::ServerError, Self::Timeout, Self::Other];
+    pub const ALL: [Self; 8] = [
+        Self::Refused,
+        Self::Reset,
+        Self::NoAnswer,
+        Self::CutShort,
+        Self::ServerError,
+        Self::GrpcStatus,
+        Self::Timeout,
+        Self::Other,
+    ];
 
     /// Its name in the table.
     pub fn label(self) -> &'static str {
@@ -186,6 +221,7 @@ impl Failure {
             Self::NoAnswer => "closed without answer",
             Self::CutShort => "answer cut short",
             Self::ServerError => "5xx",
+            Self::GrpcStatus => "gRPC error",
             Self::Timeout => "timeout",
             Self::Other => "other",
         }
@@ -223,7 +259,7 @@ mod tests {
         let mut outcome = passed();
         outcome.without_ebbtide.loads.entry(LoadKind::SlowRequest).or_default().record(Err(Failure::CutShort));
         assert!(outcome.lost_nothing());
-        assert_eq!(outcome.verdict(), "Lost without ebbtide: 1 of 4 requests; with ebbtide: none of 3.");
+        assert_eq!(outcome.verdict(), "Lost without ebbtide: 1 of 7 requests; with ebbtide: none of 6.");
     }
 
     #[test]
@@ -231,7 +267,7 @@ mod tests {
         let mut outcome = passed();
         outcome.with_ebbtide.loads.entry(LoadKind::KeepAlivePost).or_default().record(Err(Failure::Reset));
         assert!(!outcome.lost_nothing());
-        assert!(outcome.verdict().starts_with("Not passed: with ebbtide 1 of 4 requests failed ("));
+        assert!(outcome.verdict().starts_with("Not passed: with ebbtide 1 of 7 requests failed ("));
     }
 
     #[test]

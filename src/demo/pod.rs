@@ -79,7 +79,7 @@ impl Sidecar {
             .arg("run")
             .env("EBBTIDE_MODE", "sidecar")
             .env("EBBTIDE_LISTEN", listen.to_string())
-            .env("EBBTIDE_UPSTREAM", format!("http://{app}"))
+            .env("EBBTIDE_UPSTREAM", format!("auto://{app}"))
             .env("EBBTIDE_ADMIN", admin.to_string())
             .env("EBBTIDE_CONTROL_SOCKET", &control_socket)
             .env("EBBTIDE_TERMINATION_MESSAGE_PATH", &report)

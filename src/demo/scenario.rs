@@ -51,7 +51,7 @@ impl Plan {
             rate: options.rate,
             lag,
             baseline_sleep,
-            grace: hold + Duration::from_secs(14),
+            grace: hold + AFTER_HOLD,
             hold,
             app_stop: Duration::from_secs(1),
             window: (hold + EXIT_AFTER_HOLD).max(lag).max(baseline_sleep) + AFTERMATH,
@@ -146,8 +146,11 @@ fn read_report(sidecar: &Sidecar) -> Option<serde_json::Value> {
 /// Long enough for keep-alive connections to settle and slow requests to be under way.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What ebbtide takes after its hold when all goes well: the spread close, then a moment of silence.
-const EXIT_AFTER_HOLD: Duration = Duration::from_secs(4);
+/// The grace period beside the hold: 5 s of drain, 2 s of close, 1 s for the app to stop, 2 s of margin.
+const AFTER_HOLD: Duration = Duration::from_secs(10);
+
+/// What ebbtide takes after its hold: the streams without an end go on until the drain deadline.
+const EXIT_AFTER_HOLD: Duration = Duration::from_millis(5500);
 
 /// The load goes on for this long after the pod is gone, to see what the survivors lose.
 const AFTERMATH: Duration = Duration::from_secs(2);

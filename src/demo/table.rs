@@ -49,6 +49,8 @@ fn table(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     writeln!(out)?;
     let late = [without, with].map(|side| grouped(side.flows.to_a_late));
     fact(out, "late connections to pod A", &late)?;
+    fact(out, "refused unseen, sent again", &[without, with].map(|side| grouped(side.again().0)))?;
+    fact(out, "streams told to call again", &[without, with].map(|side| grouped(side.again().1)))?;
     fact(out, "pod A gone after", &[without, with].map(|side| format!("{:.2} s", side.pod_gone_seconds)))
 }
 
@@ -116,6 +118,7 @@ mod tests {
         for _ in 0..1234 {
             without.loads.entry(LoadKind::NewConnection).or_default().record(Err(Failure::Refused));
         }
+        with.loads.entry(LoadKind::GrpcStream).or_default().told = 4;
         with.ebbtide = Some(SidecarEnd { exit_code: Some(0), ..SidecarEnd::default() });
         Outcome { without_ebbtide: without, with_ebbtide: with }
     }
@@ -133,15 +136,20 @@ keep-alive POST               1,234,567         0           1,000         0
 new connection                1,235,801     1,234           1,000         0
     connection refused                      1,234                         -
 slow request                  1,234,567         0           1,000         0
+HTTP/2 request                1,234,567         0           1,000         0
+gRPC unary call               1,234,567         0           1,000         0
+gRPC server stream            1,234,567         0           1,000         0
 ---------------------------------------------------------------------------
-all                           3,704,935     1,234           3,000         0
+all                           7,408,636     1,234           6,000         0
 
 late connections to pod A                       0                         1
+refused unseen, sent again                      0                         0
+streams told to call again                      0                         4
 pod A gone after                           0.00 s                    0.00 s
 
 ebbtide left no report.
 
-Lost without ebbtide: 1,234 of 3,704,935 requests; with ebbtide: none of 3,000.
+Lost without ebbtide: 1,234 of 7,408,636 requests; with ebbtide: none of 6,000.
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 100));

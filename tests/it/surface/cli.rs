@@ -148,3 +148,21 @@ async fn a_reader_that_has_had_enough_is_no_failure() {
         assert_eq!((child.wait().await.unwrap().code(), said.as_str()), (Some(0), ""), "{arguments:?}");
     }
 }
+
+#[tokio::test]
+async fn the_demo_plays_every_kind_of_client_and_loses_nothing_with_ebbtide() {
+    let config = Config::new();
+    let arguments = ["demo", "--rate", "200", "--hold", "2", "--lag", "1", "--output", "json"];
+    let (code, out, progress) = run(&config, &arguments).await;
+    let outcome: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}\n{progress}"));
+    assert_eq!((code, outcome["lost_nothing"].as_bool()), (Some(0), Some(true)), "{outcome:#}");
+    let (without, with) = (&outcome["without_ebbtide"]["loads"], &outcome["with_ebbtide"]["loads"]);
+    let kinds = ["keep_alive_post", "new_connection", "slow_request", "http2_request", "grpc_unary", "grpc_stream"];
+    for kind in kinds {
+        assert!(with[kind]["requests"].as_u64() > Some(0), "{kind}: {outcome:#}");
+    }
+    // What the same streams come to without anybody who tells their clients.
+    assert!(without["grpc_stream"]["failed"].as_u64() > Some(0), "{outcome:#}");
+    assert!(with["grpc_stream"]["told"].as_u64() > Some(0), "{outcome:#}");
+    assert_eq!(without["grpc_stream"]["told"].as_u64(), Some(0), "{outcome:#}");
+}

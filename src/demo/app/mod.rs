@@ -1,6 +1,8 @@
 //! The embedded legacy app: knows nothing of Kubernetes and dies the moment it gets SIGTERM.
 
-use std::io;
+mod http2;
+
+use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use tokio::time::sleep;
 
 use super::DemoError;
 use super::http::{Head, parse_head};
+use crate::detect::{Detected, detect};
 
 /// Serves until it is killed; the body of the hidden `demo-app` command. Must not be called from inside a runtime.
 ///
@@ -40,6 +43,16 @@ async fn serve(listen: SocketAddr) -> io::Result<()> {
 async fn connection(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
+    while buffer.is_empty() || detect(&buffer) == Detected::Undecided {
+        if stream.read_buf(&mut buffer).await? == 0 {
+            return Ok(());
+        }
+    }
+    if detect(&buffer) == Detected::Http2 {
+        let (read, write) = stream.into_split();
+        let io = tokio::io::join(Cursor::new(buffer).chain(read), write);
+        return http2::serve(io).await.map_err(io::Error::other);
+    }
     loop {
         let Some(head) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
         let mut request: Vec<u8> = buffer.drain(..head.length + head.content_length).collect();

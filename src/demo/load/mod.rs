@@ -1,4 +1,10 @@
-//! The load: clients of several kinds that take every answer as it comes and never retry.
+//! The load: clients of several kinds that take every answer as it comes.
+//!
+//! None has a policy of retries. HTTP/1 clients repeat nothing; HTTP/2 clients only what the server has provably not
+//! looked at, which is part of the protocol.
+
+mod http2;
+mod calls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
+
+use http2::Channel;
 
 use super::app::{ROW, report_rows};
 use super::balancer::{Balancer, Refusals};
@@ -53,17 +61,25 @@ impl Load {
                 tally: Arc::clone(&tally),
                 stop: stopped.clone(),
             };
+            let stop = stopped.clone();
             match kind {
                 LoadKind::KeepAlivePost => {
-                    for _ in 0..(rate / 2 / KEEP_ALIVE_RATE).max(1) {
+                    for _ in 0..(rate * 3 / 10 / KEEP_ALIVE_RATE).max(1) {
                         clients.spawn(keep_alive(client.clone()));
                     }
                 }
                 LoadKind::NewConnection => {
-                    clients.spawn(paced(client, rate / 2, fetch));
+                    clients.spawn(paced(client, stop, rate * 3 / 10, fetch));
                 }
                 LoadKind::SlowRequest => {
-                    clients.spawn(paced(client, (rate / 100).max(1), slow));
+                    clients.spawn(paced(client, stop, (rate / 100).max(1), slow));
+                }
+                LoadKind::Http2Request => start_channels(&mut clients, &client, rate / 5, http2::order),
+                LoadKind::GrpcUnary => start_channels(&mut clients, &client, rate / 5, calls::price),
+                LoadKind::GrpcStream => {
+                    for _ in 0..(rate / 50).max(1) {
+                        clients.spawn(calls::watch(client.clone()));
+                    }
                 }
             }
         }
@@ -95,6 +111,14 @@ impl Tally {
 
     fn record(&self, kind: LoadKind, result: Result<(), Failure>) {
         self.lock().entry(kind).or_default().record(result);
+    }
+
+    fn repeated(&self, kind: LoadKind) {
+        self.lock().entry(kind).or_default().repeated += 1;
+    }
+
+    fn told(&self, kind: LoadKind) {
+        self.lock().entry(kind).or_default().told += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LoadKind, Counts>> {
@@ -161,15 +185,32 @@ async fn keep_alive(mut client: Client) {
     }
 }
 
-/// Starts `one` request `rate` times a second, however long the answers take.
-async fn paced<F>(mut client: Client, rate: u32, one: fn(Client) -> F)
+/// Starts as many HTTP/2 connections as share `rate` requests a second.
+fn start_channels<F>(clients: &mut JoinSet<()>, client: &Client, rate: u32, one: fn(Arc<Channel>) -> F)
 where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let count = (rate / CHANNEL_RATE).max(1);
+    for _ in 0..count {
+        let channel = Arc::new(Channel::new(client.clone()));
+        let stop = client.stop.clone();
+        clients.spawn(async move {
+            sleep((Duration::from_secs(1) / CHANNEL_RATE).mul_f64(fastrand::f64())).await;
+            paced(channel, stop, rate / count, one).await;
+        });
+    }
+}
+
+/// Starts `one` request `rate` times a second, however long the answers take.
+async fn paced<C, F>(context: C, mut stop: watch::Receiver<bool>, rate: u32, one: fn(C) -> F)
+where
+    C: Clone,
     F: Future<Output = ()> + Send + 'static,
 {
     let mut pace = ticker(Duration::from_secs(1) / rate.max(1));
     let mut requests = JoinSet::new();
-    while next(&mut pace, &mut client.stop).await {
-        requests.spawn(one(client.clone()));
+    while next(&mut pace, &mut stop).await {
+        requests.spawn(one(context.clone()));
         while requests.try_join_next().is_some() {}
     }
     while requests.join_next().await.is_some() {}
@@ -216,28 +257,12 @@ fn judge(answer: &Answer, expected: &[u8]) -> Result<(), Failure> {
 /// Requests per second of one keep-alive client.
 const KEEP_ALIVE_RATE: u32 = 10;
 
+/// Requests per second on one HTTP/2 connection.
+const CHANNEL_RATE: u32 = 10;
+
 const SLOW_TIME: Duration = Duration::from_secs(3);
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_expected_answer_counts_as_one() {
-        let answer = |status, body: &[u8]| Answer { status, keep_alive: true, body: body.to_vec() };
-        assert_eq!(judge(&answer(200, b"a"), b"a"), Ok(()));
-        assert_eq!(judge(&answer(200, b"b"), b"a"), Err(Failure::Other));
-        assert_eq!(judge(&answer(404, b"a"), b"a"), Err(Failure::Other));
-        assert_eq!(judge(&answer(503, b"a"), b"a"), Err(Failure::ServerError));
-    }
-
-    #[test]
-    fn the_tally_adds_up_over_kinds() {
-        let tally = Tally::default();
-        tally.record(LoadKind::SlowRequest, Ok(()));
-        tally.record(LoadKind::KeepAlivePost, Err(Failure::Reset));
-        assert_eq!(tally.totals(), (2, 1));
-    }
-}
+mod tests;
