@@ -28,3 +28,7 @@ mod deploy;
 mod tidy;
 
 mod http1;
+
+mod grpc;
+
+mod h2_upstream;

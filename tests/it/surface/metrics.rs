@@ -173,7 +173,9 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
         ("forced", "kind", "ebbtide_forced_endings_total"),
         ("budget", "part", "ebbtide_budget_seconds"),
     ] {
-        for sample in last.all(metric, &[]).filter(|sample| sample.labels.get("protocol").is_none_or(|it| it == "http1")) {
+        for sample in
+            last.all(metric, &[]).filter(|sample| sample.labels.get("protocol").is_none_or(|it| it == "http1"))
+        {
             let told = report[part][&sample.labels[label]].as_f64().unwrap_or(0.0);
             assert_eq!(told, sample.value, "{part}.{}: {report}", sample.labels[label]);
         }
