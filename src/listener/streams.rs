@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::conn::Ask;
 use crate::detect::frames::{FrameHead, Frames};
 use crate::lifecycle::tick::{Tick, Window};
+use crate::upstream::multiplex::Near;
 
 /// The HTTP/2 side of a connection.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Http2 {
     /// The notice does not wait for a moment without open streams any more.
     insists: Cell<bool>,
     resets: Resets,
+    /// Where its latest stream went.
+    pub near: Near,
     streams: RefCell<Vec<Rc<Stream>>>,
 }
 
@@ -83,6 +86,7 @@ impl Http2 {
             acked: Cell::new(false),
             insists: Cell::new(false),
             resets: Resets::default(),
+            near: Near::default(),
             streams: RefCell::default(),
         }
     }
@@ -119,9 +123,9 @@ impl Http2 {
         self.block_since.get().is_some_and(|since| now.since(since) >= longest)
     }
 
-    /// Nothing is open, so nobody is hurt by a GOAWAY that is taken for an end.
-    pub fn may_tell(&self) -> bool {
-        self.insists.get() || self.is_settled()
+    /// The notice need not wait until nothing is open.
+    pub fn insists(&self) -> bool {
+        self.insists.get()
     }
 
     /// Tell at the next moment, whatever is open.

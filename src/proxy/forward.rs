@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -47,15 +47,19 @@ pub async fn forward(
 ) -> Result<Response<Body>, Infallible> {
     let active = conn.activate();
     let framing = conn.framing.take();
-    let chunked = request.headers().contains_key(http::header::TRANSFER_ENCODING);
+    let version = request.version();
+    // Each look costs, and HTTP/2 has none of these headers (RFC 9113 §8.2.2).
+    let http1 = version != Version::HTTP_2;
+    let chunked = http1 && request.headers().contains_key(http::header::TRANSFER_ENCODING);
+    let call = grpc::call_type(&request).cloned();
     let asked = Asked {
-        version: request.version(),
+        version,
         method: request.method().clone(),
-        call: grpc::is_call(&request).then(|| request.headers().get(http::header::CONTENT_TYPE).cloned()).flatten(),
-        client_closes: headers::says_close(request.headers()),
-        asks_to_stay: request.version() == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
-        wants_events: headers::wants_events(request.headers()),
+        client_closes: http1 && headers::says_close(request.headers()),
+        asks_to_stay: version == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
+        wants_events: call.is_none() && headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
+        call,
     };
     conn.body_unread.set(!request.body().is_end_stream());
     conn.client_closes.set(asked.client_closes);
@@ -69,7 +73,8 @@ pub async fn forward(
     } else if asked.method == Method::CONNECT {
         Err(Reason::ConnectMethod)
     } else {
-        exchange(request, &asked, &active, &inbound).await
+        // Lent, not given: a future holds every argument that it was given twice.
+        exchange(&mut Some(request), &asked, &active, &inbound).await
     };
     let mut response = match result {
         Ok(response) => response,
@@ -84,12 +89,19 @@ pub async fn forward(
 }
 
 async fn exchange(
-    mut request: Request<Incoming>,
+    request: &mut Option<Request<Incoming>>,
     asked: &Asked,
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
-    let upgrade = headers::prepare(&mut request, active.conn().forwarded_for())?;
+    let speaks = match inbound.pool.upstream() {
+        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
+        UpstreamAddr::H2c(_) => Speaks::Http2,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
+    };
+    let Some(prepared) = request else { return Err(Reason::BadTarget) };
+    let upgrade = headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
     if upgrade != UpgradeRequest::No {
         if inbound.worker.snapshot().phase > Phase::Holding {
             return Err(Reason::NoNewTunnel);
@@ -97,16 +109,11 @@ async fn exchange(
         // Boxed like every rare wait: hyper moves this future as a whole, so its size costs on each request.
         return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
     }
-    let speaks = match inbound.pool.upstream() {
-        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
-        UpstreamAddr::H2c(_) => Speaks::Http2,
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
-    };
     match speaks {
         Speaks::Http1 if asked.call.is_some() => Err(Reason::AppNotHttp2),
         Speaks::Http1 => to_http1::exchange(request, asked, active, inbound).await,
-        Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,
+        // Boxed: the futures of HTTP/1 requests are moved about, and would be as large as this one otherwise.
+        Speaks::Http2 => Box::pin(to_http2::exchange(request, asked, active, inbound)).await,
     }
 }
 
@@ -117,9 +124,8 @@ pub fn broke(inbound: &Inbound, error: &dyn std::fmt::Display) {
     }
 }
 
-/// `None` when the drain deadline comes first.
-pub async fn unless_forced<F: Future>(active: &Active, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+/// `None` when the drain deadline comes first. The future is lent: an argument that is one is held twice.
+pub async fn unless_forced<F: Future>(active: &Active, mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         if active.is_forced() {
             return Poll::Ready(None);
@@ -135,13 +141,13 @@ pub async fn unless_forced<F: Future>(active: &Active, future: F) -> Option<F::O
 
 /// The app's response on its way to a client that speaks `version`.
 pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
-    if let Some(seconds) = headers::keep_alive_timeout(response.headers())
-        && let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
+    if let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
+        && let Some(seconds) = headers::keep_alive_timeout(response.headers())
     {
         pooled.learn_keep_alive(seconds);
     }
-    let app_closes = headers::says_close(response.headers());
-    let pass_on = app_closes && exchange.inbound.worker.config.pass_on_close && version != Version::HTTP_2;
+    let may_pass_on = exchange.inbound.worker.config.pass_on_close && version != Version::HTTP_2;
+    let pass_on = may_pass_on && headers::says_close(response.headers());
     let unsized_body = response.body().size_hint().exact().is_none();
     let is_call = exchange.spoken == Spoken::Grpc;
     let (parts, inner) = response.into_parts();

@@ -34,15 +34,14 @@ pub struct Messages {
 /// Compressed flag and length.
 const PREFIX: usize = 5;
 
-/// A call over HTTP/2. `application/grpc-web` is another protocol: its errors are plain HTTP.
-pub fn is_call<B>(request: &Request<B>) -> bool {
-    request.version() == Version::HTTP_2
-        && request.method() == Method::POST
-        && request.headers().get(CONTENT_TYPE).is_some_and(is_grpc)
+/// The content type of a call over HTTP/2. `application/grpc-web` is another protocol: its errors are plain HTTP.
+pub fn call_type<B>(request: &Request<B>) -> Option<&HeaderValue> {
+    let may_be = request.version() == Version::HTTP_2 && request.method() == Method::POST;
+    if may_be { request.headers().get(CONTENT_TYPE).filter(|content_type| is_grpc(content_type)) } else { None }
 }
 
 /// `application/grpc`, alone or with a subtype (`+proto`) or parameters.
-pub fn is_grpc(content_type: &HeaderValue) -> bool {
+fn is_grpc(content_type: &HeaderValue) -> bool {
     const NAME: &[u8] = b"application/grpc";
     let text = content_type.as_bytes();
     text.get(..NAME.len()).is_some_and(|start| start.eq_ignore_ascii_case(NAME))
@@ -63,6 +62,7 @@ pub const fn status_of(reason: Reason) -> Status {
         | Reason::ParkingFull
         | Reason::AppUnreachable
         | Reason::AppBroke
+        | Reason::AppRefuses
         | Reason::CutUnsent
         | Reason::CutUnanswered
         | Reason::NoNewTunnel => Status::Unavailable,

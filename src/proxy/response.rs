@@ -27,6 +27,8 @@ pub enum Reason {
     AppUnreachable,
     /// The app's connection broke before its answer.
     AppBroke,
+    /// The app refused it, again and again, without having looked at it.
+    AppRefuses,
     /// A gRPC call, or another HTTP/2 request, to an app that does not speak HTTP/2.
     AppNotHttp2,
     /// The app's answer can't be passed on: a transfer coding, or an upgrade, that nobody asked for.
@@ -81,6 +83,9 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, "no connection to the app could be made", Unavailable)
             }
             Self::AppBroke => (StatusCode::BAD_GATEWAY, "the app closed the connection without an answer", BadGateway),
+            Self::AppRefuses => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the app took no request on any connection", Unavailable)
+            }
             Self::AppNotHttp2 => (
                 StatusCode::BAD_GATEWAY,
                 "the app does not speak HTTP/2, which gRPC needs; an upstream of h2c:// or auto:// and an app that \
@@ -142,6 +147,7 @@ impl Reason {
             | Self::ParkingFull
             | Self::AppUnreachable
             | Self::AppBroke
+            | Self::AppRefuses
             | Self::AppNotHttp2
             | Self::AppAnswer => false,
         }

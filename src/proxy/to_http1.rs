@@ -1,5 +1,6 @@
 //! One request to an app that speaks HTTP/1.1.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
@@ -24,14 +25,14 @@ struct Again {
 /// Sends a prepared request, once more if the connection turns out to have died before (contract §7), and passes the
 /// answer on.
 pub async fn exchange(
-    request: Request<Incoming>,
+    request: &mut Option<Request<Incoming>>,
     asked: &Asked,
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
-    let (parts, body) = request.into_parts();
-    let bodyless = body.is_end_stream();
-    let mut next = Request::from_parts(parts, RequestBody::new(body, active));
+    let Some(request) = request.take() else { return Err(Reason::BadTarget) };
+    let bodyless = request.body().is_end_stream();
+    let mut next = request.map(|body| RequestBody::new(body, active));
     let upload = next.body().upload();
     let mut retried = false;
     loop {
@@ -45,7 +46,7 @@ pub async fn exchange(
         let may_retry = upstream.is_reused() && !retried;
         let again = (may_retry && bodyless).then(|| Again::of(&next));
         let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
-        let sent = unless_forced(active, sender.try_send_request(next)).await;
+        let sent = unless_forced(active, pin!(sender.try_send_request(next))).await;
         let marks = upstream.marks();
         match sent {
             None if marks.is_some_and(|marks| marks.wrote.get()) => {
@@ -95,7 +96,7 @@ pub async fn exchange(
                 inbound.worker.metrics.retries.add(0);
                 drop(upstream);
                 // The permit is kept meanwhile: the request is in flight.
-                if Box::pin(unless_forced(active, sleep(DYING))).await.is_none() {
+                if unless_forced(active, Box::pin(sleep(DYING)).as_mut()).await.is_none() {
                     inbound.worker.count_forced(Forced::RequestUnsent);
                     return Err(Reason::CutUnsent);
                 }

@@ -1,6 +1,7 @@
 //! One request to an app that speaks HTTP/2.
 
 use std::error::Error;
+use std::pin::pin;
 use std::rc::Rc;
 
 use http::request::Parts;
@@ -29,14 +30,14 @@ enum Failed {
 
 /// Sends a prepared request, again where the app has not processed it, and passes the answer on.
 pub async fn exchange(
-    request: Request<Incoming>,
+    request: &mut Option<Request<Incoming>>,
     asked: &Asked,
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
+    let Some(request) = request.take() else { return Err(Reason::BadTarget) };
     let bodyless = request.body().is_end_stream();
     let mut request = request.map(|body| RequestBody::kept(body, active));
-    headers::to_http2(&mut request)?;
     let mut reused_died = false;
     let mut tries = 0;
     loop {
@@ -50,7 +51,7 @@ pub async fn exchange(
         tries += 1;
         let (kept, upload) = (request.body().keeper(), request.body().upload());
         let again = copy_of(&request);
-        let error = match unless_forced(active, slot.send(request)).await {
+        let error = match unless_forced(active, pin!(slot.send(request))).await {
             None => {
                 inbound.worker.count_forced(Forced::RequestUnanswered);
                 return Err(Reason::CutUnanswered);
@@ -88,7 +89,8 @@ pub async fn exchange(
         };
         if !may_repeat || kept.as_ref().is_some_and(|kept| !kept.is_whole()) {
             broke(inbound, error.error());
-            return Err(Reason::AppBroke);
+            let unprocessed = matches!(failed, Failed::Unprocessed);
+            return Err(if unprocessed { Reason::AppRefuses } else { Reason::AppBroke });
         }
         inbound.worker.metrics.retries.add(0);
         request = Request::from_parts(again, RequestBody::again(kept, active));

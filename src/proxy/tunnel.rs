@@ -28,11 +28,12 @@ const QUIET: Duration = Duration::from_millis(50);
 
 /// Sends an upgrade request to the app on a connection of its own and passes the answer on.
 pub async fn open(
-    request: Request<Incoming>,
+    request: &mut Option<Request<Incoming>>,
     version: Version,
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
+    let Some(request) = request.take() else { return Err(Reason::BadTarget) };
     let conn = active.conn();
     let metrics = inbound.worker.metrics;
     let (permit, stream) = way::single(active, inbound).await?;
@@ -45,7 +46,7 @@ pub async fn open(
     let mut sending = pin!(sender.send_request(request));
     let answered = unless_forced(
         active,
-        poll_fn(|cx| {
+        pin!(poll_fn(|cx| {
             if let Some(driven) = &mut connection
                 && let Poll::Ready(result) = driven.poll_without_shutdown(cx)
                 && result.is_err()
@@ -53,7 +54,7 @@ pub async fn open(
                 connection = None;
             }
             sending.as_mut().poll(cx)
-        }),
+        })),
     )
     .await;
     let Some(answered) = answered else {

@@ -1,5 +1,6 @@
 //! The way of a request to the app: a permit first, then the gate, then a connection; waiting where that helps.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use tokio::time::{Instant, timeout_at};
@@ -13,7 +14,7 @@ use crate::listener::conn::Active;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Forced, Parked};
 use crate::upstream::connect::{DialError, Stream, dial};
-use crate::upstream::multiplex::Slot;
+use crate::upstream::multiplex::{Near, Slot};
 use crate::upstream::park::{Unparked, park};
 use crate::upstream::pool::Pooled;
 use crate::upstream::speaks::{self, Speaks};
@@ -25,7 +26,7 @@ pub fn open(active: &Active, inbound: &Inbound) -> Option<(Permit, Pooled)> {
 
 /// The common case of [`slot`]: the gate is open and a connection has room.
 pub fn open_slot(active: &Active, inbound: &Inbound) -> Option<(Permit, Slot)> {
-    at_once(active, inbound, || inbound.multiplex.take())
+    at_once(active, inbound, || inbound.multiplex.take(near(active)))
 }
 
 fn at_once<T>(active: &Active, inbound: &Inbound, take: impl Fn() -> Option<T>) -> Option<(Permit, T)> {
@@ -35,6 +36,10 @@ fn at_once<T>(active: &Active, inbound: &Inbound, take: impl Fn() -> Option<T>) 
         return None;
     }
     Some((permit, take()?))
+}
+
+fn near(active: &Active) -> Option<&Near> {
+    active.conn().http2().map(|http2| &http2.near)
 }
 
 fn kind_of(active: &Active) -> Work {
@@ -49,8 +54,8 @@ pub async fn pooled(active: &Active, inbound: &Rc<Inbound>, fresh: bool) -> Resu
 
 /// A permit and a place on an HTTP/2 connection for one request.
 pub async fn slot(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Slot), Reason> {
-    let room = || inbound.multiplex.take();
-    find(active, inbound, kind_of(active), room, async || inbound.multiplex.connect().await).await
+    let room = || inbound.multiplex.take(near(active));
+    find(active, inbound, kind_of(active), room, async || inbound.multiplex.connect(near(active)).await).await
 }
 
 /// A permit and a connection of its own for a tunnel.
@@ -105,9 +110,10 @@ async fn find<T>(
             stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
             return Ok((permit, found));
         }
-        let dialled = unless_forced(active, async {
+        let deadline = stay.deadline;
+        let dialling = async {
             // Everybody who waited wants a connection in the same moment; an old app's backlog may be short.
-            let _turn = match stay.deadline {
+            let _turn = match deadline {
                 Some(deadline) => match timeout_at(deadline, inbound.dial_turns.acquire()).await {
                     Ok(turn) => turn.ok(),
                     Err(_) => return None,
@@ -115,8 +121,8 @@ async fn find<T>(
                 None => None,
             };
             Some(connect().await)
-        })
-        .await;
+        };
+        let dialled = unless_forced(active, pin!(dialling)).await;
         let Some(dialled) = dialled else {
             inbound.worker.count_forced(Forced::RequestUnsent);
             return Err(Reason::CutUnsent);

@@ -1,7 +1,7 @@
 //! The log: `tracing` events as JSON (default) or text, on stdout.
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
@@ -20,8 +20,11 @@ pub fn install(config: &LogConfig) -> WorkerGuard {
         .buffered_lines_limit(WAITING_LINES)
         .thread_name("log")
         .finish(std::io::stdout());
-    let level = LevelFilter::from_level(config.level);
-    let registry = tracing_subscriber::registry().with(level);
+    // What libraries warn of is what peers send: they could fill the log.
+    let levels = Targets::new()
+        .with_default(LevelFilter::from_level(config.level))
+        .with_targets(["h2", "hyper"].map(|library| (library, LevelFilter::ERROR)));
+    let registry = tracing_subscriber::registry().with(levels);
     let layer = fmt::layer().with_target(false).log_internal_errors(false).with_writer(stdout);
     let result = match config.format {
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).try_init(),

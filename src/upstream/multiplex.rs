@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -58,6 +58,10 @@ struct Connection {
     task: AbortHandle,
 }
 
+/// Where a client's latest stream went.
+#[derive(Debug, Default)]
+pub struct Near(RefCell<Weak<Connection>>);
+
 /// What the app's frames have shown.
 #[derive(Debug, Default)]
 pub struct Seen {
@@ -96,11 +100,22 @@ impl Multiplex {
         Self { upstream, header_bytes, connections: RefCell::default(), dialling: Semaphore::new(1) }
     }
 
-    /// A place on the connection that has the fewest streams, if one has room.
-    pub fn take(&self) -> Option<Slot> {
+    /// A place on a connection, if one has room: the one that `near` remembers, else the fullest.
+    ///
+    /// What one client sends in one burst then leaves in one write, and the answers come back in one read.
+    pub fn take(&self, near: Option<&Near>) -> Option<Slot> {
+        if let Some(near) = near
+            && let Some(connection) = near.0.borrow().upgrade()
+            && connection.open.get() > 0
+            && connection.has_room()
+        {
+            return Some(Slot::on(&connection));
+        }
         let connections = self.connections.borrow();
-        let usable = connections.iter().filter(|one| one.has_room());
-        let connection = usable.min_by_key(|one| one.open.get())?;
+        let connection = connections.iter().filter(|one| one.has_room()).max_by_key(|one| one.open.get())?;
+        if let Some(near) = near {
+            near.0.replace(Rc::downgrade(connection));
+        }
         // An app that is gone shows at once on the same machine; a busy connection would have told by itself.
         (connection.open.get() > 0 || !connection.peek.is_at_end()).then(|| Slot::on(connection))
     }
@@ -109,13 +124,16 @@ impl Multiplex {
     ///
     /// # Errors
     /// As [`dial`] gives them.
-    pub async fn connect(&self) -> Result<Slot, DialError> {
+    pub async fn connect(&self, near: Option<&Near>) -> Result<Slot, DialError> {
         // Never closed.
         let _turn = self.dialling.acquire().await;
-        if let Some(slot) = self.take() {
+        if let Some(slot) = self.take(near) {
             return Ok(slot);
         }
         let connection = self.open().await?;
+        if let Some(near) = near {
+            near.0.replace(Rc::downgrade(&connection));
+        }
         let slot = Slot::on(&connection);
         self.connections.borrow_mut().push(connection);
         Ok(slot)

@@ -7,6 +7,8 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri, Version};
 
+use crate::upstream::speaks::Speaks;
+
 /// Names that hyper's http crate has no constant for.
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -32,23 +34,36 @@ pub enum UpgradeRequest {
     To(HeaderValue),
 }
 
-/// Prepares a request for the app: origin form, hop-by-hop headers gone, `X-Forwarded-*` set.
+/// Prepares a request for an app that `speaks` one of the two: hop-by-hop headers gone, `X-Forwarded-*` set; origin form
+/// and Host for HTTP/1.1, absolute form and no Host for HTTP/2, where hyper makes `:authority` of it.
 ///
 /// # Errors
 /// If the request has no usable target or Host.
-pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<UpgradeRequest, Unacceptable> {
-    let authority = to_origin_form(request)?;
+pub fn prepare<B>(
+    request: &mut Request<B>,
+    speaks: Speaks,
+    client: &HeaderValue,
+) -> Result<UpgradeRequest, Unacceptable> {
     let version = request.version();
-    *request.version_mut() = Version::HTTP_11;
-    let headers = request.headers_mut();
-    let found = Found::in_headers(headers);
-    check_host(headers, authority, version, &found)?;
-    if found.cookies > 1 && version == Version::HTTP_2 {
-        join_cookies(headers);
-    }
+    let found = Found::in_headers(request.headers());
     // HTTP/1.0 has no upgrade (RFC 9110 §7.8), and HTTP/2 none that looks like this.
     let may_upgrade = found.hop_by_hop && version == Version::HTTP_11;
-    let upgrade = if may_upgrade { upgrade_of(headers) } else { UpgradeRequest::No };
+    let upgrade = if may_upgrade { upgrade_of(request.headers()) } else { UpgradeRequest::No };
+    let authority = to_origin_form(request)?;
+    let host = host_of(request.headers(), authority.as_ref(), version, &found)?;
+    // An upgrade is asked for in HTTP/1.1, whatever else the app speaks.
+    if speaks == Speaks::Http2 && upgrade == UpgradeRequest::No {
+        to_absolute_form(request, authority, &host)?;
+    } else {
+        *request.version_mut() = Version::HTTP_11;
+        if authority.is_some() || found.hosts == 0 {
+            request.headers_mut().insert(HOST, host.clone());
+        }
+        if found.cookies > 1 && version == Version::HTTP_2 {
+            join_cookies(request.headers_mut());
+        }
+    }
+    let headers = request.headers_mut();
     if found.hop_by_hop {
         remove_hop_by_hop(headers);
     }
@@ -56,25 +71,8 @@ pub fn prepare<B>(request: &mut Request<B>, client: &HeaderValue) -> Result<Upgr
         headers.insert(UPGRADE, protocol.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    add_forwarded(headers, client, &found);
+    add_forwarded(headers, client, host, found.forwarded);
     Ok(upgrade)
-}
-
-/// Makes a request that was prepared for HTTP/1.1 one for an app that speaks HTTP/2: Host becomes `:authority`.
-///
-/// # Errors
-/// If Host is no authority.
-pub fn to_http2<B>(request: &mut Request<B>) -> Result<(), Unacceptable> {
-    *request.version_mut() = Version::HTTP_2;
-    let host = request.headers_mut().remove(HOST).ok_or(Unacceptable::Host)?;
-    let authority = Authority::try_from(host.as_bytes()).map_err(|_| Unacceptable::Host)?;
-    let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(Scheme::HTTP);
-    parts.authority = Some(authority);
-    // `OPTIONS *` has the path `*` (RFC 9113 §8.3.1).
-    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
-    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
-    Ok(())
 }
 
 /// Prepares the app's response for the client: hop-by-hop headers gone, the client's version.
@@ -194,23 +192,39 @@ fn is_h2c(protocol: &str) -> bool {
 }
 
 /// Absolute form becomes origin form; its authority stands in for Host (RFC 9112 §3.2.2).
-fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<HeaderValue>, Unacceptable> {
+fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<Authority>, Unacceptable> {
     let uri = request.uri();
     if uri.scheme().is_none() && uri.authority().is_none() {
         return if uri.path().is_empty() { Err(Unacceptable::Target) } else { Ok(None) };
     }
-    // An authority alone is the form of CONNECT, and of no other method (RFC 9112 §3.2.3).
-    let authority = uri.scheme().and_then(|_| uri.authority()).ok_or(Unacceptable::Target)?;
-    let host = authority.as_str().rsplit('@').next().unwrap_or_default();
-    let host = HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)?;
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = None;
-    parts.authority = None;
+    // An authority alone is the form of CONNECT, and of no other method (RFC 9112 §3.2.3).
+    let authority = parts.scheme.take().and_then(|_| parts.authority.take()).ok_or(Unacceptable::Target)?;
     // An empty path with OPTIONS means the server as a whole (RFC 9112 §3.2.4).
     let path = parts.path_and_query.take().filter(|path| !path.as_str().is_empty());
     parts.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    parts.authority = None;
     *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
-    Ok(Some(host))
+    Ok(Some(authority))
+}
+
+/// The other way round, for hyper's HTTP/2 client.
+fn to_absolute_form<B>(
+    request: &mut Request<B>,
+    authority: Option<Authority>,
+    host: &HeaderValue,
+) -> Result<(), Unacceptable> {
+    *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(HOST);
+    let authority = match authority {
+        Some(authority) if !authority.as_str().contains('@') => authority,
+        _ => Authority::try_from(host.as_bytes()).map_err(|_| Unacceptable::Host)?,
+    };
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Some(authority);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
+    Ok(())
 }
 
 /// HTTP/2 may cut the cookies apart, HTTP/1 has one field for them (RFC 9113 §8.2.3).
@@ -221,26 +235,29 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn check_host(
-    headers: &mut HeaderMap,
-    authority: Option<HeaderValue>,
+/// What the client calls the app; the authority of the target goes before Host.
+fn host_of(
+    headers: &HeaderMap,
+    authority: Option<&Authority>,
     version: Version,
     found: &Found,
-) -> Result<(), Unacceptable> {
+) -> Result<HeaderValue, Unacceptable> {
     match (found.hosts, version) {
         (1, _) => {}
+        // HTTP/1.0 knows no Host, but the app is spoken to in HTTP/1.1.
+        (0, Version::HTTP_10) if authority.is_none() => return Ok(HeaderValue::from_static("localhost")),
+        (0, Version::HTTP_10) => {}
         // Sent as `:authority`.
         (0, Version::HTTP_2) if authority.is_some() => {}
-        (0, Version::HTTP_10) => {
-            // HTTP/1.0 knows no Host, but the app is spoken to in HTTP/1.1.
-            headers.insert(HOST, HeaderValue::from_static("localhost"));
-        }
         _ => return Err(Unacceptable::Host),
     }
-    if let Some(authority) = authority {
-        headers.insert(HOST, authority);
+    match authority {
+        Some(authority) => {
+            let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+            HeaderValue::try_from(host).map_err(|_| Unacceptable::Target)
+        }
+        None => headers.get(HOST).cloned().ok_or(Unacceptable::Host),
     }
-    Ok(())
 }
 
 /// RFC 9110 §7.6.1. hyper frames the message anew, so Transfer-Encoding goes and Content-Length stays; a client's 100
@@ -274,12 +291,10 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
     }
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, found: &Found) {
-    if !found.forwarded {
+fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, host: HeaderValue, forwarded: bool) {
+    if !forwarded {
         headers.reserve(3);
-        if let Some(host) = headers.get(HOST).cloned() {
-            headers.insert(&FORWARDED_HOST, host);
-        }
+        headers.insert(&FORWARDED_HOST, host);
         headers.insert(&FORWARDED_FOR, client.clone());
         headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
         return;
@@ -297,9 +312,7 @@ fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, found: &Found) {
     if !headers.contains_key(&FORWARDED_PROTO) {
         headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if !headers.contains_key(&FORWARDED_HOST)
-        && let Some(host) = headers.get(HOST).cloned()
-    {
+    if !headers.contains_key(&FORWARDED_HOST) {
         headers.insert(&FORWARDED_HOST, host);
     }
 }

@@ -14,7 +14,7 @@ fn client() -> HeaderValue {
 
 fn prepared(headers: &[(&str, &str)]) -> (UpgradeRequest, HeaderMap) {
     let mut request = request("GET", "/a?b", Version::HTTP_11, headers);
-    let upgrade = prepare(&mut request, &client()).unwrap();
+    let upgrade = prepare(&mut request, Speaks::Http1, &client()).unwrap();
     (upgrade, request.headers().clone())
 }
 
@@ -100,11 +100,11 @@ fn upgrades_pass_but_h2c_does_not() {
 #[test]
 fn host_must_be_there_exactly_once() {
     let mut none = request("GET", "/", Version::HTTP_11, &[]);
-    assert_eq!(prepare(&mut none, &client()), Err(Unacceptable::Host));
+    assert_eq!(prepare(&mut none, Speaks::Http1, &client()), Err(Unacceptable::Host));
     let mut two = request("GET", "/", Version::HTTP_11, &[("host", "a"), ("host", "b")]);
-    assert_eq!(prepare(&mut two, &client()), Err(Unacceptable::Host));
+    assert_eq!(prepare(&mut two, Speaks::Http1, &client()), Err(Unacceptable::Host));
     let mut old = request("GET", "/", Version::HTTP_10, &[]);
-    assert_eq!(prepare(&mut old, &client()), Ok(UpgradeRequest::No));
+    assert_eq!(prepare(&mut old, Speaks::Http1, &client()), Ok(UpgradeRequest::No));
     assert_eq!(old.version(), Version::HTTP_11);
     assert_eq!(get(old.headers(), "host"), Some("localhost"));
 }
@@ -112,12 +112,12 @@ fn host_must_be_there_exactly_once() {
 #[test]
 fn absolute_form_becomes_origin_form_and_its_authority_wins() {
     let mut absolute = request("GET", "http://user@real.example:81/p?q", Version::HTTP_11, &[("host", "other")]);
-    prepare(&mut absolute, &client()).unwrap();
+    prepare(&mut absolute, Speaks::Http1, &client()).unwrap();
     assert_eq!(absolute.uri(), "/p?q");
     assert_eq!(get(absolute.headers(), "host"), Some("real.example:81"));
 
     let mut star = request("OPTIONS", "*", Version::HTTP_11, &[("host", "a")]);
-    prepare(&mut star, &client()).unwrap();
+    prepare(&mut star, Speaks::Http1, &client()).unwrap();
     assert_eq!(star.uri(), "*");
 }
 
@@ -151,4 +151,48 @@ fn probes_are_known_by_their_user_agent() {
     assert!(agent("GoogleHC/1.0"));
     assert!(!agent("curl/8 kube-probe/1.34"));
     assert!(!is_probe(&HeaderMap::new()));
+}
+
+fn over_http2(uri: &str) -> Request<()> {
+    let mut request = Request::new(());
+    *request.uri_mut() = uri.parse().unwrap();
+    *request.version_mut() = Version::HTTP_2;
+    request
+}
+
+#[test]
+fn an_authority_becomes_host_for_an_http1_app_and_cookies_are_joined() {
+    let mut request = over_http2("http://app.example:8080/a?b=c");
+    for crumb in ["a=1", "b=2"] {
+        request.headers_mut().append(COOKIE, HeaderValue::from_static(crumb));
+    }
+    prepare(&mut request, Speaks::Http1, &client()).unwrap();
+    assert_eq!((request.uri().to_string().as_str(), request.version()), ("/a?b=c", Version::HTTP_11));
+    assert_eq!(request.headers()["host"], "app.example:8080");
+    assert_eq!(request.headers().get_all(COOKIE).iter().collect::<Vec<_>>(), ["a=1; b=2"]);
+    assert_eq!(request.headers()["x-forwarded-host"], "app.example:8080");
+}
+
+#[test]
+fn an_authority_stays_one_for_an_http2_app_and_host_becomes_one() {
+    let mut request = over_http2("http://app.example:8080/a?b=c");
+    request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+    prepare(&mut request, Speaks::Http2, &client()).unwrap();
+    assert_eq!(request.uri().to_string(), "http://app.example:8080/a?b=c");
+    assert_eq!(request.headers()["te"], "trailers");
+
+    let mut request = over_http2("/a");
+    request.headers_mut().insert(HOST, HeaderValue::from_static("app.example"));
+    *request.version_mut() = Version::HTTP_11;
+    prepare(&mut request, Speaks::Http2, &client()).unwrap();
+    assert_eq!(request.uri().to_string(), "http://app.example/a");
+    assert!(!request.headers().contains_key(HOST));
+    assert_eq!(request.headers()["x-forwarded-host"], "app.example");
+}
+
+#[test]
+fn without_any_name_for_the_app_nothing_is_forwarded() {
+    for speaks in [Speaks::Http1, Speaks::Http2] {
+        assert_eq!(prepare(&mut over_http2("/a"), speaks, &client()), Err(Unacceptable::Host));
+    }
 }

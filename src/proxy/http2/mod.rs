@@ -46,7 +46,8 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     let http2 = conn.begin_http2();
     let worker = conn.worker();
     let header_bytes = worker.config.limits.header_bytes;
-    let service = service_fn(|request| forward::forward(request, Rc::clone(conn), Rc::clone(inbound)));
+    // Boxed once, since hyper moves it several times on the way into its task.
+    let service = service_fn(|request| Box::pin(forward::forward(request, Rc::clone(conn), Rc::clone(inbound))));
     let (io, returned) = LentIo::new(io, Rc::clone(conn));
     let mut serving = Box::pin(
         Builder::new(Local)
@@ -73,9 +74,10 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
                 return Poll::Ready(Stop::Kill);
             }
             match conn.asked() {
-                // Everything that was to be written has been handed over, so a client that takes GOAWAY for the end
-                // has its answers.
-                Ask::NOTICE if http2.told_at().is_none() && http2.may_tell() => {
+                // A client that takes GOAWAY for the end has all its answers by then, if there is such a moment.
+                Ask::NOTICE
+                    if http2.told_at().is_none() && (http2.insists() || (http2.is_settled() && conn.flushed.get())) =>
+                {
                     conn.clear_ask();
                     conn.told.set(true);
                     http2.told(worker.lifecycle.now());

@@ -236,6 +236,6 @@ const METADATA: Metadata<'static> = Metadata::new("ebbtide", Level::INFO, None);
 
 /// Seconds since 1970, for metrics only.
 fn unix_now() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    // A clock before 1970 is no clock.
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
