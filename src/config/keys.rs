@@ -50,7 +50,7 @@ pub static KEYS: &[Key] = &[
     key("listeners[].protocol", Kind::Word(&["http", "tcp"]), "", "May be given to be explicit: `http` for inbound, `tcp` for outbound."),
     key(BIND, Kind::Bind, "[::]:14080", "Address to listen on. Outbound listeners have no default. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_LISTEN").flag("listen"),
-    key(UPSTREAM, Kind::Upstream, "", "`http://HOST:PORT` or `unix:///PATH` for inbound, `tcp://HOST:PORT` for outbound. Variable and flag set the first inbound listener.")
+    key(UPSTREAM, Kind::Upstream, "", "Inbound: `http://HOST:PORT`, `h2c://` (HTTP/2, gRPC), `auto://` (asks the app), `unix:///PATH` (asks as well). Outbound: `tcp://HOST:PORT`. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_UPSTREAM").flag("upstream"),
     key("admin.bind", Kind::Bind, "[::]:14090", "Address of the admin port, for the kubelet and Prometheus.").env("EBBTIDE_ADMIN").flag("admin"),
     key("admin.token", Kind::Secret, "", "Hooks that send it as `X-Ebbtide-Token` have places reserved at `/app-stop`.")
@@ -79,7 +79,7 @@ pub static KEYS: &[Key] = &[
     key("parking.max_requests", Kind::Count, "1024", "Most requests waiting at once, over all listeners."),
     key("pass_on_close", Kind::Switch, "off", "Hand the app's `Connection: close` to the client as well."),
     key("limits.max_connections", Kind::CountOrAuto, "auto", "Downstream connections over all listeners. `auto` follows RLIMIT_NOFILE and the cgroup's memory limit."),
-    key("limits.header_bytes", Kind::Size(8 << 10, 1 << 20), "64KiB", "Longest request or response head, 8KiB to 1MiB."),
+    key("limits.header_bytes", Kind::Size(8 << 10, 1 << 20), "64KiB", "Longest request or response head, over HTTP/2 longest list of headers, 8KiB to 1MiB."),
     key("limits.header_timeout", Kind::Duration(Duration::from_millis(1)), "30s", "From a head's first byte to its end."),
     key("metrics.final_scrape", Kind::DurationOrOff, "off", "How long exit may wait for one scrape that starts after the drain ended."),
     key("log.format", Kind::Word(&["json", "text"]), "json", "One JSON object a line, or text for people.")

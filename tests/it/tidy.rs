@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use ebbtide::config::{Environment, load};
 use ebbtide::lifecycle::budget;
 use ebbtide::lifecycle::tick::Tick;
+use ebbtide::proxy::grpc;
+use ebbtide::proxy::response::Reason;
 use ebbtide::telemetry::metrics::TABLE;
 
 const LONGEST_FILE: usize = 400;
@@ -204,6 +206,40 @@ fn the_lifecycle_page_has_the_budgets() {
         }
     }
     assert_part("docs/user/lifecycle.md", "budgets", &table);
+}
+
+#[test]
+fn the_troubleshooting_page_has_our_own_answers() {
+    const REASONS: [Reason; 18] = [
+        Reason::AppDown,
+        Reason::ParkingFull,
+        Reason::AppUnreachable,
+        Reason::AppGone,
+        Reason::DrainOver,
+        Reason::NoNewTunnel,
+        Reason::CutUnsent,
+        Reason::CutUnanswered,
+        Reason::AppBroke,
+        Reason::AppAnswer,
+        Reason::AppNotHttp2,
+        Reason::ClientBody,
+        Reason::ClientGone,
+        Reason::BadHost,
+        Reason::BadTarget,
+        Reason::AmbiguousFraming,
+        Reason::ConnectMethod,
+        Reason::TransferCoding,
+    ];
+    let mut numbers = REASONS.map(|reason| reason as usize);
+    numbers.sort_unstable();
+    assert_eq!(numbers.to_vec(), (0..numbers.len()).collect::<Vec<_>>(), "each reason once, and none is missing");
+    let mut table = String::from("| Text | HTTP | gRPC |\n|---|---|---|\n");
+    for reason in REASONS {
+        let (status, text, _) = reason.parts();
+        let call = grpc::status_of(reason);
+        table.push_str(&format!("| {text} | {} | {} {call:?} |\n", status.as_u16(), call as u16));
+    }
+    assert_part("docs/user/troubleshooting.md", "answers", &table);
 }
 
 /// What stands between `<!-- NAME -->` and `<!-- /NAME -->`; `UPDATE_EXPECT=1` writes it.

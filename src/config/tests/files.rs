@@ -33,6 +33,7 @@ fn every_example_loads_without_a_warning() {
         [
             "adaptive-hold.yaml",
             "full.yaml",
+            "grpc.yaml",
             "plain-docker.yaml",
             "queue-consumer.yaml",
             "sidecar.yaml",

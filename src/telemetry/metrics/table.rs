@@ -55,7 +55,7 @@ label_enum! {
         BadGateway => "bad_gateway",
         /// 504 by ebbtide at the drain deadline: sent to the app, no answer in time.
         GatewayTimeout => "gateway_timeout",
-        /// 4xx or 505 by ebbtide: the request was not acceptable.
+        /// 4xx or 501 by ebbtide: the request was not acceptable.
         Rejected => "rejected",
         /// The app's connection broke in the middle of the answer.
         Broken => "broken",
