@@ -311,7 +311,10 @@ pub const TABLE: &[Row] = &[
         "result",
         Dial::NAMES,
     ),
-    counter("ebbtide_upstream_retries_total", "Requests sent again because a reused connection had died."),
+    counter(
+        "ebbtide_upstream_retries_total",
+        "Requests sent again: a reused connection had died, or the app had not looked at them.",
+    ),
     by(gauge("ebbtide_upstream_up", "1 while the app accepts."), "listener", &[]),
     counter("ebbtide_requests_after_termination_total", "Requests that arrived at or after t0 and were forwarded."),
     counter("ebbtide_late_arrivals_total", "Requests that arrived after the hold and were forwarded."),

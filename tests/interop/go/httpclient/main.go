@@ -87,24 +87,32 @@ func main() {
 		protocols.SetUnencryptedHTTP2(true)
 		clients = append(clients, &http.Client{Transport: &http.Transport{Protocols: &protocols}})
 	}
+	try := func(task, number int) {
+		code, err := exchange(clients[task%transports], fmt.Sprintf("go-%d-%d", task, number), number)
+		result.mutex.Lock()
+		defer result.mutex.Unlock()
+		if err == nil {
+			result.Ok++
+			return
+		}
+		result.Failed++
+		result.Codes[code]++
+		if len(result.Errors) < 5 {
+			result.Errors = append(result.Errors, err.Error())
+		}
+	}
+	// One after the other: requests that find no connection each dial one, all but one of these are given up, and those
+	// that are kept might all lead to the pod that stays.
+	for task := range transports {
+		try(task, 0)
+	}
 	var running, ready sync.WaitGroup
 	for task := range tasks {
 		ready.Add(1)
 		running.Go(func() {
-			for number := 0; ctx.Err() == nil; number++ {
-				code, err := exchange(clients[task%transports], fmt.Sprintf("go-%d-%d", task, number), number)
-				result.mutex.Lock()
-				if err == nil {
-					result.Ok++
-				} else {
-					result.Failed++
-					result.Codes[code]++
-					if len(result.Errors) < 5 {
-						result.Errors = append(result.Errors, err.Error())
-					}
-				}
-				result.mutex.Unlock()
-				if number == 0 {
+			for number := 1; ctx.Err() == nil; number++ {
+				try(task, number)
+				if number == 1 {
 					ready.Done()
 				}
 				time.Sleep(*pace)
