@@ -2,7 +2,7 @@
 //!
 //! The notice is GOAWAY(2^31-1) and PING; h2 sends the final GOAWAY when the PING is acknowledged. A client that does
 //! not acknowledge within [`ACK_TIMER`](crate::listener::streams::ACK_TIMER) has the acknowledgement put into its bytes
-//! by [`io`]: see docs/adr.
+//! by `io`: see docs/adr/0007.
 
 mod io;
 
