@@ -265,14 +265,18 @@ impl Worker {
                 if !(spoke && (app_leaves || conn.is_notice_due())) {
                     return Ask::NOTHING;
                 }
-                if snapshot.phase > Phase::Holding || now >= deadlines.notice.end {
-                    http2.insist();
+                let insists = snapshot.phase > Phase::Holding || now >= deadlines.notice.end;
+                if insists && http2.insist() {
+                    // It may have been asked long ago, and nothing else need happen on it.
+                    conn.wake();
                 }
                 Ask::NOTICE
             }
             Some(told) if http2.is_settled() && now.since(told) >= 2 * ACK_TIMER => Ask::CLOSE,
             Some(told) => {
-                if now.since(told) >= ACK_TIMER && http2.ack_overdue() {
+                // Who is still connected at the end must hear which streams were begun.
+                let overdue = now.since(told) >= ACK_TIMER || snapshot.phase >= Phase::Closing;
+                if overdue && http2.ack_overdue() {
                     conn.wake();
                 }
                 Ask::NOTHING

@@ -128,9 +128,9 @@ impl Http2 {
         self.insists.get()
     }
 
-    /// Tell at the next moment, whatever is open.
-    pub fn insist(&self) {
-        self.insists.set(true);
+    /// Tell now, whatever is open. True if that is news.
+    pub fn insist(&self) -> bool {
+        !self.insists.replace(true)
     }
 
     /// The first GOAWAY is out.

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use hyper::body::{Body as _, Incoming};
 
 use super::access::Access;
-use super::body::{AppBody, Body, Exchange, Upstream};
+use super::body::{AppBody, Body, Exchange, Upstream, abandoned};
 use super::headers::{self, UpgradeRequest};
 use super::response::{Reason, come_back, respond};
 use super::{Inbound, grpc, to_http1, to_http2, tunnel, way};
@@ -37,6 +37,14 @@ pub struct Asked {
     wants_events: bool,
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
+}
+
+/// A request whose answer has not begun. Over HTTP/2 it is dropped when the client takes its stream back.
+struct Unanswered<'a> {
+    active: &'a Active,
+    inbound: &'a Inbound,
+    asked: &'a Asked,
+    answered: bool,
 }
 
 /// Forwards a request; always answers.
@@ -66,6 +74,7 @@ pub async fn forward(
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
     let ambiguous = chunked && framing.content_length;
+    let mut unanswered = Unanswered { active: &active, inbound: &inbound, asked: &asked, answered: false };
     let result = if ambiguous {
         Err(Reason::AmbiguousFraming)
     } else if chunked && headers::has_other_coding(request.headers()) {
@@ -76,6 +85,8 @@ pub async fn forward(
         // Lent, not given: a future holds every argument that it was given twice.
         exchange(&mut Some(request), &asked, &active, &inbound).await
     };
+    unanswered.answered = true;
+    drop(unanswered);
     let mut response = match result {
         Ok(response) => response,
         Err(reason) => refuse(reason, &asked, active, &inbound),
@@ -223,6 +234,23 @@ pub fn note_forwarded(inbound: &Inbound) {
     }
     if phase.is_past_hold() {
         inbound.worker.metrics.late_arrivals.add(0);
+    }
+}
+
+// === impl Unanswered ===
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.answered || self.active.stream().is_none() {
+            return;
+        }
+        let forced = self.active.is_forced();
+        let outcome = if forced { RequestOutcome::Cut } else { abandoned(self.active.conn()) };
+        let metrics = self.inbound.worker.metrics;
+        metrics.requests.add_pair(self.asked.spoken() as usize, outcome as usize);
+        if self.asked.call.is_some() {
+            metrics.grpc_calls.add(GrpcCode::None as usize);
+        }
     }
 }
 

@@ -283,7 +283,7 @@ impl AppBody {
 }
 
 /// Clients that tear down everything at a GOAWAY are told from those that merely went.
-fn abandoned(conn: &Conn) -> RequestOutcome {
+pub fn abandoned(conn: &Conn) -> RequestOutcome {
     if conn.told.get() && conn.http2().is_some() {
         RequestOutcome::AbandonedAfterNotice
     } else {
