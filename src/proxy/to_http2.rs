@@ -57,6 +57,7 @@ pub async fn exchange(
                 return Err(Reason::CutUnanswered);
             }
             Some(Ok(response)) => {
+                slot.heard();
                 if let Some(kept) = kept {
                     kept.let_go();
                 }
@@ -71,7 +72,10 @@ pub async fn exchange(
                 };
                 return Ok(answer(response, asked.version, exchange));
             }
-            Some(Err(error)) => error,
+            Some(Err(error)) => {
+                slot.heard();
+                error
+            }
         };
         if upload.is_some_and(|upload| upload.has_failed()) {
             return Err(Reason::of_failed_body(active.conn()));

@@ -43,12 +43,23 @@ pub struct Multiplex {
 pub struct Slot {
     connection: Rc<Connection>,
     reused: bool,
+    /// Its place in the order of the connection's streams.
+    number: u64,
+    /// The app has answered, or refused.
+    heard: Cell<bool>,
 }
 
 #[derive(Debug)]
 struct Connection {
     sender: RefCell<SendRequest<RequestBody>>,
     open: Cell<usize>,
+    begun: Cell<u64>,
+    /// Streams whose answer has not begun.
+    waiting: Cell<usize>,
+    /// Streams that were taken back before the app had shown that it knew of them; in no order.
+    unheard: RefCell<Vec<u64>>,
+    /// Streams taken back in all.
+    taken_back: Cell<usize>,
     /// Most streams at once.
     most: Rc<Cell<usize>>,
     served: Cell<bool>,
@@ -85,6 +96,12 @@ pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 pub const STREAM_WINDOW: u32 = 65_535;
 /// 64 × 65,535 frames of one byte, at 255 each, are 1.07 × 10⁹ and just below half of the window.
 pub const MOST_STREAMS: usize = 64;
+/// h2 ends a connection, with everybody's streams on it, when more than twenty streams are reset before the app has
+/// accepted them, which a pause of the app is enough for. So no more than this many streams are open that the app has
+/// not shown to know of.
+const MOST_UNHEARD: usize = 16;
+/// nghttp2 ends a connection that has seen a thousand resets and goes on with them.
+const MOST_TAKEN_BACK: usize = 500;
 /// h2 ends a connection at the hundredth empty DATA frame of its life; from here on others are used.
 const MOST_EMPTY_DATA: u32 = 32;
 /// A connection beyond the first that carries nothing for this long is closed.
@@ -166,6 +183,10 @@ impl Multiplex {
         Ok(Rc::new(Connection {
             sender: RefCell::new(sender),
             open: Cell::new(0),
+            begun: Cell::new(0),
+            waiting: Cell::new(0),
+            unheard: RefCell::default(),
+            taken_back: Cell::new(0),
             most,
             served: Cell::new(false),
             idle_since: Cell::new(Instant::now()),
@@ -197,11 +218,18 @@ impl Connection {
     fn is_usable(&self) -> bool {
         let seen = &self.seen;
         let leaves = seen.goaway.get() || seen.not_http2.get() || seen.empty_data.get() >= MOST_EMPTY_DATA;
-        !leaves && !self.sender.borrow().is_closed()
+        !leaves && !self.is_worn_out() && !self.sender.borrow().is_closed()
     }
 
     fn has_room(&self) -> bool {
-        self.open.get() < self.most.get() && self.is_usable()
+        let unheard = self.waiting.get() + self.unheard.borrow().len();
+        self.open.get() < self.most.get() && unheard < MOST_UNHEARD && self.is_usable()
+    }
+
+    /// Too much was taken back, and no answer to come can show that the app knows of it.
+    fn is_worn_out(&self) -> bool {
+        let stuck = self.waiting.get() == 0 && self.unheard.borrow().len() >= MOST_UNHEARD;
+        stuck || self.taken_back.get() >= MOST_TAKEN_BACK
     }
 }
 
@@ -217,7 +245,24 @@ impl Drop for Connection {
 impl Slot {
     fn on(connection: &Rc<Connection>) -> Self {
         connection.open.set(connection.open.get() + 1);
-        Self { connection: Rc::clone(connection), reused: connection.served.replace(true) }
+        connection.waiting.set(connection.waiting.get() + 1);
+        let number = connection.begun.get();
+        connection.begun.set(number + 1);
+        let reused = connection.served.replace(true);
+        Self { connection: Rc::clone(connection), reused, number, heard: Cell::new(false) }
+    }
+
+    /// The app has answered or refused this stream, so it has accepted every one that was begun before.
+    pub fn heard(&self) {
+        if !self.heard.replace(true) {
+            self.connection.waiting.set(self.connection.waiting.get().saturating_sub(1));
+            self.connection.unheard.borrow_mut().retain(|number| *number > self.number);
+        }
+    }
+
+    /// The stream ends before its answer does.
+    pub fn take_back(&self) {
+        self.connection.taken_back.set(self.connection.taken_back.get() + 1);
     }
 
     /// The connection has carried a request before.
@@ -241,6 +286,11 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        if !self.heard.get() {
+            self.connection.waiting.set(self.connection.waiting.get().saturating_sub(1));
+            self.take_back();
+            self.connection.unheard.borrow_mut().push(self.number);
+        }
         let open = self.connection.open.get().saturating_sub(1);
         self.connection.open.set(open);
         if open == 0 {

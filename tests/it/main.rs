@@ -29,6 +29,8 @@ mod tidy;
 
 mod http1;
 
+mod http2;
+
 mod grpc;
 
 mod h2_upstream;

@@ -314,6 +314,7 @@ impl Drop for AppBody {
                 }
             }
             (Some(Upstream::Single(task)), _) => task.abort(),
+            (Some(Upstream::Stream(slot)), _) => slot.take_back(),
             _ => {}
         }
     }
