@@ -190,6 +190,10 @@ fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> R
     if asked.version == Version::HTTP_2 {
         // GOAWAY says it there (RFC 9113 §8.2.2).
         response.headers_mut().remove(http::header::CONNECTION);
+        if asked.method == Method::HEAD {
+            // Over HTTP/1 hyper leaves the body out by itself.
+            *response.body_mut() = Body::empty();
+        }
     }
     response.body_mut().keep(active);
     metrics.requests.add_pair(asked.spoken() as usize, reason.parts().2 as usize);
