@@ -123,6 +123,11 @@ impl RequestBody {
         self.client.as_ref().map(|client| Rc::clone(&client.upload))
     }
 
+    /// hyper says `None` after RST_STREAM(NO_ERROR) as well; an app must not take it for the whole.
+    fn is_truncated(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.active.stream().is_some()) && !self.is_end_stream()
+    }
+
     /// Over HTTP/2 a body outlives its exchange unless it is told.
     fn is_unwanted(&self) -> bool {
         let active = self.client.as_ref().map(|client| &client.active);
@@ -144,6 +149,12 @@ impl HttpBody for RequestBody {
             Source::Nothing => return Poll::Ready(None),
             Source::Once(inner) => Pin::new(inner).poll_frame(cx).map_err(BodyError::Client),
             Source::Kept(kept, next) => kept.poll_frame(next, cx),
+        };
+        let frame = match frame {
+            Poll::Ready(None) if self.is_truncated() => {
+                Poll::Ready(Some(Err(BodyError::Unwanted(h2::Reason::CANCEL.into()))))
+            }
+            frame => frame,
         };
         if let Some(client) = &self.client {
             match &frame {
