@@ -47,7 +47,8 @@ impl FrameHead {
     const END_STREAM: u8 = 1;
     const END_HEADERS: u8 = 4;
 
-    fn parse(bytes: &[u8; Self::LENGTH]) -> Self {
+    /// From its bytes.
+    pub fn parse(bytes: &[u8; Self::LENGTH]) -> Self {
         Self {
             length: u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]),
             kind: bytes[3],

@@ -6,3 +6,4 @@ pub mod multiplex;
 pub mod speaks;
 pub mod park;
 pub mod probe;
+pub mod watched;

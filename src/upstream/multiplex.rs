@@ -7,9 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -17,14 +16,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::connect::{DialError, Peek, UpstreamIo, dial};
+use super::watched::{Seen, WatchedIo};
 use crate::config::UpstreamAddr;
-use crate::detect::frames::{FrameHead, Frames};
 use crate::proxy::body::RequestBody;
 use crate::worker::Local;
 
@@ -73,23 +71,6 @@ struct Connection {
 #[derive(Debug, Default)]
 pub struct Near(RefCell<Weak<Connection>>);
 
-/// What the app's frames have shown.
-#[derive(Debug, Default)]
-pub struct Seen {
-    frames: Cell<u32>,
-    not_http2: Cell<bool>,
-    goaway: Cell<bool>,
-    empty_data: Cell<u32>,
-}
-
-/// The app's bytes on their way to h2, looked at in passing.
-#[derive(Debug)]
-struct WatchedIo {
-    io: UpstreamIo,
-    frames: Frames,
-    seen: Rc<Seen>,
-}
-
 /// h2's largest window.
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Bytes of a stream that may wait here unread. On one machine a round trip is too short for this to slow anybody.
@@ -102,8 +83,8 @@ pub const MOST_STREAMS: usize = 64;
 const MOST_UNHEARD: usize = 16;
 /// nghttp2 ends a connection that has seen a thousand resets and goes on with them.
 const MOST_TAKEN_BACK: usize = 500;
-/// h2 ends a connection at the hundredth empty DATA frame of its life; from here on others are used.
-const MOST_EMPTY_DATA: u32 = 32;
+/// An app's SETTINGS are its first words; one that says nothing for so long is spoken to nevertheless.
+const GREETING: Duration = Duration::from_secs(1);
 /// A connection beyond the first that carries nothing for this long is closed.
 const SPARE: Duration = Duration::from_secs(5);
 /// Most bytes of one response that wait for the app to take them.
@@ -159,7 +140,7 @@ impl Multiplex {
     async fn open(&self) -> Result<Rc<Connection>, DialError> {
         let io = UpstreamIo::new(dial(&self.upstream).await?);
         let (peek, seen) = (io.peek(), Rc::<Seen>::default());
-        let io = WatchedIo { io, frames: Frames::from_server(), seen: Rc::clone(&seen) };
+        let io = WatchedIo::new(io, Rc::clone(&seen));
         let (sender, connection) = http2::Builder::new(Local)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_stream_window_size(STREAM_WINDOW)
@@ -168,10 +149,23 @@ impl Multiplex {
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| DialError::Failed(io::Error::other(error)))?;
-        let most = Rc::new(Cell::new(MOST_STREAMS));
+        let mut connection = Box::pin(connection);
+        // How many streams it takes at once stands in its SETTINGS: one too many would wait for the end of another,
+        // which may never come. The frames are read by a task of hyper's own.
+        let early = timeout(
+            GREETING,
+            poll_fn(|cx| match connection.as_mut().poll(cx) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending => seen.poll_greeted(cx).map(|()| false),
+            }),
+        );
+        let is_over = early.await.unwrap_or(false);
+        let most = Rc::new(Cell::new(connection.current_max_send_streams().clamp(1, MOST_STREAMS)));
         let told = Rc::clone(&most);
         let task = tokio::task::spawn_local(async move {
-            let mut connection = Box::pin(connection);
+            if is_over {
+                return;
+            }
             // How it ended shows in the streams.
             let _ = poll_fn(|cx| {
                 let done = connection.as_mut().poll(cx);
@@ -202,7 +196,7 @@ impl Multiplex {
         let mut first = true;
         let now = Instant::now();
         self.connections.borrow_mut().retain(|one| {
-            leaving |= one.seen.goaway.get();
+            leaving |= one.seen.has_said_goaway();
             let spare = !first && one.open.get() == 0 && now.duration_since(one.idle_since.get()) >= SPARE;
             let keep = one.is_usable() && !spare;
             first &= !keep;
@@ -217,7 +211,7 @@ impl Multiplex {
 impl Connection {
     fn is_usable(&self) -> bool {
         let seen = &self.seen;
-        let leaves = seen.goaway.get() || seen.not_http2.get() || seen.empty_data.get() >= MOST_EMPTY_DATA;
+        let leaves = seen.has_said_goaway() || seen.is_not_http2();
         !leaves && !self.is_worn_out() && !self.sender.borrow().is_closed()
     }
 
@@ -296,66 +290,5 @@ impl Drop for Slot {
         if open == 0 {
             self.connection.idle_since.set(Instant::now());
         }
-    }
-}
-
-// === impl Seen ===
-
-impl Seen {
-    /// The first bytes were no SETTINGS: something else is spoken there (RFC 9113 §3.4).
-    pub fn is_not_http2(&self) -> bool {
-        self.not_http2.get()
-    }
-
-    fn note(&self, head: FrameHead) {
-        let frames = self.frames.get();
-        self.frames.set(frames.saturating_add(1));
-        if frames == 0 && head.kind != FrameHead::SETTINGS {
-            self.not_http2.set(true);
-        }
-        if head.kind == FrameHead::GOAWAY {
-            self.goaway.set(true);
-        }
-        if head.is_empty_data() {
-            self.empty_data.set(self.empty_data.get() + 1);
-        }
-    }
-}
-
-// === impl WatchedIo ===
-
-impl AsyncRead for WatchedIo {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        let Self { frames, seen, .. } = &mut *self;
-        frames.advance(&buf.filled()[before..], |head| seen.note(head));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for WatchedIo {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
