@@ -124,8 +124,8 @@ async fn a_message_under_way_comes_to_its_end_and_nothing_behind_it() {
     let whole = raw.unary("/grpc/a", b"").await.unwrap();
     let half = raw.unary("/grpc/b", b"").await.unwrap();
     let mut app = raw.during(script.accept()).await;
-    let (upper, lower) = (1, 3);
-    raw.during(app.requests(&[upper, lower])).await;
+    let upper = raw.during(app.asked_for("/grpc/a")).await;
+    let lower = raw.during(app.asked_for("/grpc/b")).await;
     let bytes = [message(&numbered(0, 50)), message(&numbered(1, 3000))].concat();
     let (front, back) = bytes.split_at(500);
     app.frames(&[

@@ -1,7 +1,6 @@
 //! Owns the errors that ebbtide makes itself, as gRPC and other HTTP/2 clients see them.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use super::stage::{LONG, Stage, own_refusal, plain};
 use crate::harness::app::{AppOptions, Scheme, Speaks};
@@ -205,4 +204,17 @@ async fn what_the_app_says_of_itself_passes_untouched() {
         let answer = raw.answer(call, SOON).await.unwrap();
         assert_eq!((answer.status(), answer.text().as_str(), answer.grpc_status()), (code, "as asked\n", None));
     }
+}
+
+/// RFC 9110 §9.3.2: an answer of ebbtide's own to HEAD says how long it would be, and has no body.
+#[tokio::test]
+async fn refusals_of_head_have_no_body() {
+    let (_px, address) = in_front_of_nobody("100ms", 100).await;
+    let mut raw = RawH2::open(address).await.unwrap();
+    let head = raw.fresh_stream();
+    raw.frame(request(head, "HEAD", "/", &[]).end_stream()).await.unwrap();
+    let answer = raw.answer(head, SOON).await.unwrap();
+    assert_eq!((answer.status(), answer.header("retry-after")), (503, Some("1")));
+    assert!(answer.is_whole() && answer.body.is_empty(), "{answer:?}");
+    assert!(answer.header("content-length").is_some_and(|length| length != "0"), "{answer:?}");
 }

@@ -6,7 +6,7 @@ use super::script::Script;
 use crate::grpc::stage::{LONG, Stage, plain};
 use crate::harness::app::AppOptions;
 use crate::harness::ebbtide::Ebbtide;
-use crate::harness::h2::{Frame, NO_LAST, RawH2, Seen, request, setting};
+use crate::harness::h2::{Frame, RawH2, Seen, request, setting};
 use crate::harness::wait::eventually;
 use crate::harness::{SOON, heavy};
 
@@ -37,7 +37,7 @@ async fn stalled_readers_cost_little_memory_and_block_the_app() {
         let mut beside = stage.open().await;
         let warm = beside.get("/bytes?n=1000000").await.unwrap();
         assert_eq!(beside.answer(warm, SOON).await.unwrap().body.len(), 1_000_000);
-        let done = stage.app.journal.count("done");
+        let done = stage.app.journal.wait("done", 1, SOON).await.len();
         let before = resident(&stage.px);
         let mut clients = Vec::new();
         for _ in 0..50 {
@@ -59,9 +59,7 @@ async fn stalled_readers_cost_little_memory_and_block_the_app() {
         // Who reads again gets all of it.
         let (raw, stream) = &mut clients[7];
         raw.opens_windows = true;
-        raw.frames(&[Frame::window_update(0, NO_LAST - 70_000), Frame::window_update(*stream, NO_LAST - 70_000)])
-            .await
-            .unwrap();
+        raw.frame(Frame::window_update(*stream, 1_000_000)).await.unwrap();
         assert_eq!(raw.answer(*stream, Duration::from_secs(30)).await.unwrap().body.len(), 8_000_000, "{kind}");
         assert!(resident(&stage.px).saturating_sub(before) < 64 * MIB);
     }
@@ -97,6 +95,11 @@ async fn an_app_that_does_not_read_blocks_its_client_alone() {
             break;
         }
     }
+    let some = |seen: &Seen| {
+        let got: usize = seen.answers.values().map(|one| one.body.len()).sum();
+        (got >= 65_535).then_some(())
+    };
+    raw.during(app.wait("what the app's window allows", SOON, some)).await.unwrap();
     let got: usize = (0..20).map(|number| app.seen.answer(1 + 2 * number).body.len()).sum();
     assert!(got <= 20 * 65_535 && got >= 65_535, "{got} bytes reached an app that took nothing");
     assert!(sent < 20 * 400_000, "{sent} bytes were taken from the client");

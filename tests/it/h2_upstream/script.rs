@@ -82,10 +82,13 @@ impl AppSide {
         self.wait(&format!("requests {streams:?}"), SOON, all).await.expect("ebbtide stays");
     }
 
-    /// Waits until the head of a request has come.
-    pub(crate) async fn begun(&mut self, stream: u32) {
-        let begun = |seen: &Seen| seen.answer(stream).header(":path").map(drop);
-        self.wait(&format!("head of {stream}"), SOON, begun).await.expect("ebbtide stays");
+    /// Waits until this path has been asked for; answers its stream. The order of requests is nobody's promise.
+    pub(crate) async fn asked_for(&mut self, path: &str) -> u32 {
+        let find = |seen: &Seen| {
+            let mut all = seen.answers.iter();
+            all.find(|(_, one)| one.header(":path") == Some(path)).map(|(stream, _)| *stream)
+        };
+        self.wait(&format!("a request for {path}"), SOON, find).await.expect("ebbtide stays")
     }
 }
 
