@@ -81,6 +81,8 @@ pub async fn exchange(
             return Err(Reason::of_failed_body(active.conn()));
         }
         if slot.seen().is_not_http2() {
+            // An app that said otherwise when it was asked has been replaced too quickly for a dial to be refused.
+            inbound.speaks.forget();
             return Err(Reason::AppNotHttp2);
         }
         let safe_twice = bodyless && headers::is_idempotent(&asked.method);

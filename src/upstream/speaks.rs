@@ -35,7 +35,8 @@ struct Learned {
 
 /// An app that says nothing to a preface is taken for HTTP/1.1 (contract §7).
 const ANSWER: Duration = Duration::from_secs(1);
-/// It may only have been slow, so it is asked again after this; a plain "no" holds until the app restarts.
+/// It may only have been slow, or about to go, so it is asked again after this; a plain "no" holds until the app
+/// restarts.
 const SILENCE_HOLDS: Duration = Duration::from_secs(10);
 
 // === impl Known ===
@@ -47,9 +48,14 @@ impl Known {
         (learned.life == life && learned.until.is_none_or(|until| now < until)).then_some(learned.speaks)
     }
 
+    /// The app has shown that it is another one by now.
+    pub fn forget(&self) {
+        self.0.set(None);
+    }
+
     fn learn(&self, answer: Answer, life: u64, now: Tick) -> Speaks {
         let speaks = if answer == Answer::Settings { Speaks::Http2 } else { Speaks::Http1 };
-        let until = (answer == Answer::Silence).then(|| now + SILENCE_HOLDS);
+        let until = matches!(answer, Answer::End | Answer::Silence).then(|| now + SILENCE_HOLDS);
         self.0.set(Some(Learned { speaks, life, until }));
         speaks
     }
@@ -58,8 +64,10 @@ impl Known {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Settings,
-    /// Bytes that are no SETTINGS, or the end of the connection.
+    /// Bytes that are no SETTINGS.
     Other,
+    /// The end of the connection.
+    End,
     Silence,
 }
 
@@ -76,7 +84,7 @@ pub async fn ask(upstream: &UpstreamAddr, known: &Known, life: u64, now: Tick) -
         let offer = [preface::HTTP2, &SETTINGS].concat();
         let mut head = [0; FrameHead::LENGTH];
         if stream.write_all(&offer).await.is_err() || stream.read_exact(&mut head).await.is_err() {
-            return Answer::Other;
+            return Answer::End;
         }
         // A server's preface is a SETTINGS frame (RFC 9113 §3.4).
         if head[3] == FrameHead::SETTINGS && head[4..] == [0; 5] { Answer::Settings } else { Answer::Other }
@@ -96,16 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_answer_holds_and_silence_is_asked_again() {
+    fn a_plain_answer_holds_and_none_at_all_is_asked_again() {
         let known = Known::default();
         let at = Tick::from_millis;
         assert_eq!(known.get(1, at(0)), None);
-        known.learn(Answer::Silence, 1, at(1000));
-        assert_eq!((known.get(1, at(10_999)), known.get(1, at(11_000))), (Some(Speaks::Http1), None));
+        for nothing in [Answer::Silence, Answer::End] {
+            known.learn(nothing, 1, at(1000));
+            assert_eq!((known.get(1, at(10_999)), known.get(1, at(11_000))), (Some(Speaks::Http1), None));
+        }
         known.learn(Answer::Other, 1, at(0));
         assert_eq!(known.get(1, at(99_999)), Some(Speaks::Http1));
         known.learn(Answer::Settings, 1, at(0));
         assert_eq!(known.get(1, at(99_999)), Some(Speaks::Http2));
         assert_eq!(known.get(2, at(0)), None, "the app has been away");
+        known.forget();
+        assert_eq!(known.get(1, at(0)), None);
     }
 }

@@ -27,6 +27,11 @@ impl Script {
         Self { listener }
     }
 
+    /// For what is not played frame by frame.
+    pub(crate) fn into_listener(self) -> TcpListener {
+        self.listener
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().expect("the listener is bound")
     }
