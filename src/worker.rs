@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -33,7 +33,7 @@ pub struct Worker {
     pub metrics: &'static Metrics,
     /// The configuration.
     pub config: Arc<Config>,
-    /// Most downstream connections over all workers.
+    /// Most downstream connections and HTTP/2 streams over all workers.
     pub max_connections: usize,
     snapshot: Cell<Snapshot>,
     coarse_now: Cell<Tick>,
@@ -133,6 +133,13 @@ impl Worker {
                 moved.slot.set(slot);
             }
         }
+    }
+
+    /// How many more connections and streams there may be; what a stream holds weighs no less than a connection.
+    pub fn room(&self) -> u64 {
+        let tallies = self.lifecycle.tallies();
+        let open = tallies.connections.load(Relaxed) + tallies.streams.load(Relaxed);
+        (self.max_connections as u64).saturating_sub(open)
     }
 
     /// Counts an ending by force.
@@ -272,7 +279,12 @@ impl Worker {
                 }
                 Ask::NOTICE
             }
-            Some(told) if http2.is_settled() && now.since(told) >= 2 * ACK_TIMER => Ask::CLOSE,
+            // Otherwise h2 closes it by itself, when the last byte is out.
+            Some(told)
+                if http2.is_stuck() && http2.is_settled() && conn.flushed.get() && now.since(told) >= 2 * ACK_TIMER =>
+            {
+                Ask::CLOSE
+            }
             Some(told) => {
                 // Who is still connected at the end must hear which streams were begun.
                 let overdue = now.since(told) >= ACK_TIMER || snapshot.phase >= Phase::Closing;

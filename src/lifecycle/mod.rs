@@ -54,6 +54,8 @@ struct Inbound {
 pub struct Tallies {
     /// Downstream connections open on inbound listeners.
     pub connections: AtomicU64,
+    /// Exchanges open on HTTP/2 connections.
+    pub streams: AtomicU64,
     /// Connections open on outbound listeners.
     pub outbound: AtomicU64,
     /// Closed connections whose last bytes are being read away.

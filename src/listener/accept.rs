@@ -2,7 +2,6 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -11,8 +10,8 @@ use tokio::time::Instant;
 
 use super::conn::Conn;
 use super::io::Io;
-use crate::lifecycle::Lifecycle;
 use crate::proxy::{self, Inbound};
+use crate::worker::Worker;
 
 /// One listener's accept loop.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
     let worker = Rc::clone(&inbound.worker);
     let mut failing = false;
     loop {
-        wait_for_room(worker.lifecycle, worker.max_connections, &worker.metrics.accept_pauses).await;
+        wait_for_room(&worker).await;
         match socket.accept().await {
             Ok((stream, peer)) => {
                 failing = false;
@@ -74,12 +73,10 @@ impl Drop for Retiring {
 }
 
 /// Beyond the limit connections stay in the backlog.
-async fn wait_for_room(lifecycle: Lifecycle, max: usize, pauses: &crate::telemetry::metrics::Family) {
-    let connections = &lifecycle.tallies().connections;
-    let full = || connections.load(Relaxed) >= max as u64;
-    if full() {
-        pauses.add(0);
-        while full() {
+async fn wait_for_room(worker: &Worker) {
+    if worker.room() == 0 {
+        worker.metrics.accept_pauses.add(0);
+        while worker.room() == 0 {
             tokio::time::sleep(FULL).await;
         }
     }

@@ -174,7 +174,11 @@ impl Conn {
     /// Begins an exchange.
     pub fn activate(self: &Rc<Self>) -> Active {
         let stream = match self.http2() {
-            Some(http2) => Some(http2.open(self.worker.lifecycle.share(), self.worker.coarse_now())),
+            Some(http2) => {
+                let lifecycle = self.worker.lifecycle;
+                let open = Counted::new(&lifecycle.tallies().streams);
+                Some(http2.open(lifecycle.share(), self.worker.coarse_now(), Some(open)))
+            }
             None => {
                 self.set_doing(Doing::Exchange);
                 None

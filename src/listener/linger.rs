@@ -30,7 +30,8 @@ pub async fn linger(mut io: Io, conn: &Conn) {
     if shut_down(stream).is_ok() {
         late += read_away(stream).await;
     }
-    if late > 0 {
+    // A frame behind our farewell is no request: HTTP/2 says by itself which streams were begun.
+    if late > 0 && conn.http2().is_none() {
         worker.metrics.late_bytes.add_many(late);
     }
 }

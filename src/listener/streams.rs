@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::conn::Ask;
 use crate::detect::frames::{FrameHead, Frames};
+use crate::lifecycle::Counted;
 use crate::lifecycle::tick::{Tick, Window};
 use crate::upstream::multiplex::Near;
 
@@ -45,6 +46,7 @@ pub struct Stream {
     abandoned: Cell<bool>,
     response: RefCell<Option<Waker>>,
     request: RefCell<Option<Waker>>,
+    _open: Option<Counted>,
 }
 
 /// Streams opened and streams reset by the client, within one second.
@@ -148,13 +150,18 @@ impl Http2 {
         !self.acked.replace(true) && !self.owes_ack.replace(true)
     }
 
-    /// No stream is open.
+    /// The acknowledgement could not be put in: the client has stopped in the middle of a frame, or reads nothing.
+    pub fn is_stuck(&self) -> bool {
+        self.owes_ack.get()
+    }
+
+    /// Nothing of ours is under way; h2 may still wait for the client to take the end of it.
     pub fn is_settled(&self) -> bool {
         self.streams.borrow().is_empty()
     }
 
     /// A stream with a moment of its own.
-    pub fn open(&self, share: f32, now: Tick) -> Rc<Stream> {
+    pub fn open(&self, share: f32, now: Tick, open: Option<Counted>) -> Rc<Stream> {
         let mut streams = self.streams.borrow_mut();
         let stream = Rc::new(Stream {
             slot: Cell::new(streams.len()),
@@ -165,6 +172,7 @@ impl Http2 {
             abandoned: Cell::new(false),
             response: RefCell::new(None),
             request: RefCell::new(None),
+            _open: open,
         });
         streams.push(Rc::clone(&stream));
         stream
@@ -342,7 +350,7 @@ mod tests {
     #[test]
     fn closing_in_any_order_leaves_the_others() {
         let http2 = connection();
-        let streams: Vec<_> = (0..4).map(|_| http2.open(0.5, Tick::default())).collect();
+        let streams: Vec<_> = (0..4).map(|_| http2.open(0.5, Tick::default(), None)).collect();
         for (index, left) in [(1, 3), (0, 2), (3, 1), (2, 0)] {
             assert_eq!(http2.close(&streams[index]), left == 0);
             assert_eq!(http2.streams.borrow().len(), left);
@@ -354,7 +362,7 @@ mod tests {
         let at = Tick::from_millis;
         let (close, force_at) = (Some(Window { start: at(10_000), end: at(12_000) }), Some(at(13_000)));
         let http2 = connection();
-        let (plain, grpc) = (http2.open(0.5, at(0)), http2.open(0.5, at(0)));
+        let (plain, grpc) = (http2.open(0.5, at(0), None), http2.open(0.5, at(0), None));
         grpc.set_endable(at(0));
         for (now, expected) in [
             (10_999, (Ask::NOTHING, Ask::NOTHING)),
@@ -374,7 +382,7 @@ mod tests {
         let close = Some(Window { start: at(10_000), end: at(12_000) });
         for (head, asked) in [(10_500, 11_500), (11_900, 12_000)] {
             let http2 = connection();
-            let late = http2.open(0.0, at(head));
+            let late = http2.open(0.0, at(head), None);
             late.set_endable(at(head));
             http2.sweep_streams(close, None, at(asked - 1));
             assert_eq!(late.asked(), Ask::NOTHING, "head at {head}");

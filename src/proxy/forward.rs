@@ -79,6 +79,8 @@ pub async fn forward(
         Err(Reason::AmbiguousFraming)
     } else if chunked && headers::has_other_coding(request.headers()) {
         Err(Reason::TransferCoding)
+    } else if !http1 && inbound.worker.room() == 0 {
+        Err(Reason::TooManyStreams)
     } else if asked.method == Method::CONNECT {
         Err(Reason::ConnectMethod)
     } else {
@@ -108,6 +110,8 @@ async fn exchange(
     let speaks = match inbound.pool.upstream() {
         UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
         UpstreamAddr::H2c(_) => Speaks::Http2,
+        // A call has no other way. An app that can't take it says so at once; one that was slow must not be mistaken.
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.call.is_some() => Speaks::Http2,
         UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
         UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
     };

@@ -62,6 +62,7 @@ pub const fn status_of(reason: Reason) -> Status {
         | Reason::ParkingFull
         | Reason::AppUnreachable
         | Reason::AppBroke
+        | Reason::TooManyStreams
         | Reason::AppRefuses
         | Reason::CutUnsent
         | Reason::CutUnanswered

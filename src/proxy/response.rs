@@ -27,6 +27,8 @@ pub enum Reason {
     AppUnreachable,
     /// The app's connection broke before its answer.
     AppBroke,
+    /// As many connections and streams are open as `limits.max_connections` allows.
+    TooManyStreams,
     /// The app refused it, again and again, without having looked at it.
     AppRefuses,
     /// A gRPC call, or another HTTP/2 request, to an app that does not speak HTTP/2.
@@ -83,6 +85,9 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, "no connection to the app could be made", Unavailable)
             }
             Self::AppBroke => (StatusCode::BAD_GATEWAY, "the app closed the connection without an answer", BadGateway),
+            Self::TooManyStreams => {
+                (StatusCode::SERVICE_UNAVAILABLE, "too many connections and streams are open here", Unavailable)
+            }
             Self::AppRefuses => {
                 (StatusCode::SERVICE_UNAVAILABLE, "the app took no request on any connection", Unavailable)
             }
@@ -147,6 +152,7 @@ impl Reason {
             | Self::ParkingFull
             | Self::AppUnreachable
             | Self::AppBroke
+            | Self::TooManyStreams
             | Self::AppRefuses
             | Self::AppNotHttp2
             | Self::AppAnswer => false,

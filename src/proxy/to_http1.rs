@@ -3,7 +3,8 @@
 use std::pin::pin;
 use std::rc::Rc;
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::header::TRANSFER_ENCODING;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::sleep;
 
@@ -33,6 +34,10 @@ pub async fn exchange(
     let Some(request) = request.take() else { return Err(Reason::BadTarget) };
     let bodyless = request.body().is_end_stream();
     let mut next = request.map(|body| RequestBody::new(body, active));
+    if !bodyless && next.body().size_hint().exact().is_none() {
+        // hyper leaves a body out where the method does not call for one, unless it is told.
+        next.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
     let upload = next.body().upload();
     let mut retried = false;
     loop {

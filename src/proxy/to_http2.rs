@@ -51,13 +51,12 @@ pub async fn exchange(
         tries += 1;
         let (kept, upload) = (request.body().keeper(), request.body().upload());
         let again = copy_of(&request);
-        let error = match unless_forced(active, pin!(slot.send(request))).await {
+        let (error, slot) = match unless_forced(active, pin!(slot.send(request))).await {
             None => {
                 inbound.worker.count_forced(Forced::RequestUnanswered);
                 return Err(Reason::CutUnanswered);
             }
-            Some(Ok(response)) => {
-                slot.heard();
+            Some((Ok(response), slot)) => {
                 if let Some(kept) = kept {
                     kept.let_go();
                 }
@@ -72,10 +71,7 @@ pub async fn exchange(
                 };
                 return Ok(answer(response, asked.version, exchange));
             }
-            Some(Err(error)) => {
-                slot.heard();
-                error
-            }
+            Some((Err(error), slot)) => (error, slot),
         };
         if upload.is_some_and(|upload| upload.has_failed()) {
             return Err(Reason::of_failed_body(active.conn()));
@@ -117,7 +113,8 @@ fn failed(error: &hyper::Error) -> Failed {
     match cause {
         Some(cause) if cause.is_remote() && cause.is_go_away() => Failed::Unprocessed,
         Some(cause) if cause.is_remote() && cause.reason() == Some(h2::Reason::REFUSED_STREAM) => Failed::Unprocessed,
-        Some(cause) if cause.is_remote() && cause.is_reset() => Failed::Final,
+        // Also by our own h2, for what it found wrong in the answer.
+        Some(cause) if cause.is_reset() => Failed::Final,
         Some(_) | None => Failed::Unknown,
     }
 }

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::rc::Rc;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Inbound;
 use super::forward::unless_forced;
@@ -13,7 +13,7 @@ use crate::lifecycle::{Counted, Gate};
 use crate::listener::conn::Active;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Forced, Parked};
-use crate::upstream::connect::{DialError, Stream, dial};
+use crate::upstream::connect::{CONNECT_TIMEOUT, DialError, Stream, dial};
 use crate::upstream::multiplex::{Near, Slot};
 use crate::upstream::park::{Unparked, park};
 use crate::upstream::pool::Pooled;
@@ -49,7 +49,7 @@ fn kind_of(active: &Active) -> Work {
 /// A permit and a connection for one request; `fresh` asks for one that has served nothing yet.
 pub async fn pooled(active: &Active, inbound: &Rc<Inbound>, fresh: bool) -> Result<(Permit, Pooled), Reason> {
     let idle = || if fresh { None } else { inbound.pool.take() };
-    find(active, inbound, kind_of(active), idle, async || inbound.pool.connect().await).await
+    find(active, inbound, kind_of(active), idle, async || Ok((inbound.pool.connect().await?, true))).await
 }
 
 /// A permit and a place on an HTTP/2 connection for one request.
@@ -60,7 +60,7 @@ pub async fn slot(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Slo
 
 /// A permit and a connection of its own for a tunnel.
 pub async fn single(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Stream), Reason> {
-    find(active, inbound, Work::Tunnel, || None, async || dial(inbound.pool.upstream()).await).await
+    find(active, inbound, Work::Tunnel, || None, async || Ok((dial(inbound.pool.upstream()).await?, true))).await
 }
 
 /// What the app speaks, where only the app can tell.
@@ -73,10 +73,10 @@ pub async fn speaks(active: &Active, inbound: &Rc<Inbound>) -> Result<Speaks, Re
     }
     let ask = async || {
         // Never closed. One asks, the others hear.
-        let _turn = inbound.asking.acquire().await;
+        let _turn = timeout(CONNECT_TIMEOUT, inbound.asking.acquire()).await.map_err(|_| DialError::TimedOut)?;
         match known() {
-            Some(speaks) => Ok(speaks),
-            None => speaks::ask(inbound.pool.upstream(), &inbound.speaks, life(), lifecycle.now()).await,
+            Some(speaks) => Ok((speaks, false)),
+            None => Ok((speaks::ask(inbound.pool.upstream(), &inbound.speaks, life(), lifecycle.now()).await?, true)),
         }
     };
     Box::pin(find(active, inbound, kind_of(active), known, ask)).await.map(|(_permit, speaks)| speaks)
@@ -87,7 +87,7 @@ async fn find<T>(
     inbound: &Rc<Inbound>,
     work: Work,
     idle: impl Fn() -> Option<T>,
-    connect: impl AsyncFn() -> Result<T, DialError>,
+    connect: impl AsyncFn() -> Result<(T, bool), DialError>,
 ) -> Result<(Permit, T), Reason> {
     let lifecycle = inbound.worker.lifecycle;
     let metrics = inbound.worker.metrics;
@@ -132,9 +132,11 @@ async fn find<T>(
             return Err(Reason::AppDown);
         };
         match dialled {
-            Ok(found) => {
-                lifecycle.upstream_accepted(inbound.number);
-                metrics.dials.add(Dial::Ok as usize);
+            Ok((found, dialled)) => {
+                if dialled {
+                    lifecycle.upstream_accepted(inbound.number);
+                    metrics.dials.add(Dial::Ok as usize);
+                }
                 stay.end(if terminating() { Parked::Released } else { Parked::Forwarded });
                 return Ok((permit, found));
             }

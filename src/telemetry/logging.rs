@@ -1,5 +1,6 @@
 //! The log: `tracing` events as JSON (default) or text, on stdout.
 
+use tracing::Level;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -20,10 +21,10 @@ pub fn install(config: &LogConfig) -> WorkerGuard {
         .buffered_lines_limit(WAITING_LINES)
         .thread_name("log")
         .finish(std::io::stdout());
-    // What libraries warn of is what peers send: they could fill the log.
-    let levels = Targets::new()
-        .with_default(LevelFilter::from_level(config.level))
-        .with_targets(["h2", "hyper"].map(|library| (library, LevelFilter::ERROR)));
+    let level = LevelFilter::from_level(config.level);
+    // What libraries warn of is what peers send: they could fill the log of a production system.
+    let libraries = if config.level <= Level::INFO { LevelFilter::ERROR } else { level };
+    let levels = Targets::new().with_default(level).with_targets(["h2", "hyper"].map(|library| (library, libraries)));
     let registry = tracing_subscriber::registry().with(levels);
     let layer = fmt::layer().with_target(false).log_internal_errors(false).with_writer(stdout);
     let result = match config.format {

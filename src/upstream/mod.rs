@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod pool;
 pub mod multiplex;
+mod taken_back;
 pub mod speaks;
 pub mod park;
 pub mod probe;

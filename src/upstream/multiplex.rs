@@ -7,8 +7,9 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -20,7 +21,8 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{DialError, Peek, UpstreamIo, dial};
+use super::connect::{CONNECT_TIMEOUT, DialError, Peek, UpstreamIo, dial};
+use super::taken_back::{Answering, TakenBack};
 use super::watched::{Seen, WatchedIo};
 use crate::config::UpstreamAddr;
 use crate::proxy::body::RequestBody;
@@ -41,23 +43,23 @@ pub struct Multiplex {
 pub struct Slot {
     connection: Rc<Connection>,
     reused: bool,
-    /// Its place in the order of the connection's streams.
-    number: u64,
-    /// The app has answered, or refused.
-    heard: Cell<bool>,
 }
+
+/// A request on its way. Dropped before its answer it is taken back, as gently as the app needs.
+pub struct Sending {
+    number: u64,
+    /// `None` once it is answered.
+    underway: Option<(Slot, Answering)>,
+}
+
+/// The error holds the request if it was never begun.
+pub type Answer = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
 #[derive(Debug)]
 struct Connection {
     sender: RefCell<SendRequest<RequestBody>>,
     open: Cell<usize>,
-    begun: Cell<u64>,
-    /// Streams whose answer has not begun.
-    waiting: Cell<usize>,
-    /// Streams that were taken back before the app had shown that it knew of them; in no order.
-    unheard: RefCell<Vec<u64>>,
-    /// Streams taken back in all.
-    taken_back: Cell<usize>,
+    taken_back: TakenBack,
     /// Most streams at once.
     most: Rc<Cell<usize>>,
     served: Cell<bool>,
@@ -72,17 +74,12 @@ struct Connection {
 pub struct Near(RefCell<Weak<Connection>>);
 
 /// h2's largest window.
-pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes of a stream that may wait here unread. On one machine a round trip is too short for this to slow anybody.
-pub const STREAM_WINDOW: u32 = 65_535;
-/// 64 × 65,535 frames of one byte, at 255 each, are 1.07 × 10⁹ and just below half of the window.
-pub const MOST_STREAMS: usize = 64;
-/// h2 ends a connection, with everybody's streams on it, when more than twenty streams are reset before the app has
-/// accepted them, which a pause of the app is enough for. So no more than this many streams are open that the app has
-/// not shown to know of.
-const MOST_UNHEARD: usize = 16;
-/// nghttp2 ends a connection that has seen a thousand resets and goes on with them.
-const MOST_TAKEN_BACK: usize = 500;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Bytes of a stream that may wait here unread. On one machine a round trip is too short for this to slow anybody, and a
+/// client that reads nothing makes us keep it for each of its streams, in frames that may be small.
+const STREAM_WINDOW: u32 = 32_768;
+/// 128 × 32,768 frames of one byte, at 255 each, are 1.07 × 10⁹ and just below half of the window.
+const MOST_STREAMS: usize = 128;
 /// An app's SETTINGS are its first words; one that says nothing for so long is spoken to nevertheless.
 const GREETING: Duration = Duration::from_secs(1);
 /// A connection beyond the first that carries nothing for this long is closed.
@@ -118,15 +115,15 @@ impl Multiplex {
         (connection.open.get() > 0 || !connection.peek.is_at_end()).then(|| Slot::on(connection))
     }
 
-    /// A place on a new connection, or on one that somebody else has made meanwhile.
+    /// A place on a new connection, or on one that somebody else has made meanwhile; whether it was dialled now.
     ///
     /// # Errors
     /// As [`dial`] gives them.
-    pub async fn connect(&self, near: Option<&Near>) -> Result<Slot, DialError> {
-        // Never closed.
-        let _turn = self.dialling.acquire().await;
+    pub async fn connect(&self, near: Option<&Near>) -> Result<(Slot, bool), DialError> {
+        // Never closed. Who waits for a dial that hangs has waited as long as for one of its own.
+        let _turn = timeout(CONNECT_TIMEOUT, self.dialling.acquire()).await.map_err(|_| DialError::TimedOut)?;
         if let Some(slot) = self.take(near) {
-            return Ok(slot);
+            return Ok((slot, false));
         }
         let connection = self.open().await?;
         if let Some(near) = near {
@@ -134,7 +131,7 @@ impl Multiplex {
         }
         let slot = Slot::on(&connection);
         self.connections.borrow_mut().push(connection);
-        Ok(slot)
+        Ok((slot, true))
     }
 
     async fn open(&self) -> Result<Rc<Connection>, DialError> {
@@ -177,10 +174,7 @@ impl Multiplex {
         Ok(Rc::new(Connection {
             sender: RefCell::new(sender),
             open: Cell::new(0),
-            begun: Cell::new(0),
-            waiting: Cell::new(0),
-            unheard: RefCell::default(),
-            taken_back: Cell::new(0),
+            taken_back: TakenBack::default(),
             most,
             served: Cell::new(false),
             idle_since: Cell::new(Instant::now()),
@@ -197,6 +191,7 @@ impl Multiplex {
         let now = Instant::now();
         self.connections.borrow_mut().retain(|one| {
             leaving |= one.seen.has_said_goaway();
+            one.made_room(one.taken_back.sweep());
             let spare = !first && one.open.get() == 0 && now.duration_since(one.idle_since.get()) >= SPARE;
             let keep = one.is_usable() && !spare;
             first &= !keep;
@@ -212,18 +207,19 @@ impl Connection {
     fn is_usable(&self) -> bool {
         let seen = &self.seen;
         let leaves = seen.has_said_goaway() || seen.is_not_http2();
-        !leaves && !self.is_worn_out() && !self.sender.borrow().is_closed()
+        !leaves && !self.taken_back.is_too_much() && !self.sender.borrow().is_closed()
     }
 
     fn has_room(&self) -> bool {
-        let unheard = self.waiting.get() + self.unheard.borrow().len();
-        self.open.get() < self.most.get() && unheard < MOST_UNHEARD && self.is_usable()
+        self.open.get() < self.most.get() && self.is_usable()
     }
 
-    /// Too much was taken back, and no answer to come can show that the app knows of it.
-    fn is_worn_out(&self) -> bool {
-        let stuck = self.waiting.get() == 0 && self.unheard.borrow().len() >= MOST_UNHEARD;
-        stuck || self.taken_back.get() >= MOST_TAKEN_BACK
+    fn made_room(&self, places: usize) {
+        let open = self.open.get().saturating_sub(places);
+        self.open.set(open);
+        if open == 0 && places > 0 {
+            self.idle_since.set(Instant::now());
+        }
     }
 }
 
@@ -239,27 +235,15 @@ impl Drop for Connection {
 impl Slot {
     fn on(connection: &Rc<Connection>) -> Self {
         connection.open.set(connection.open.get() + 1);
-        connection.waiting.set(connection.waiting.get() + 1);
-        let number = connection.begun.get();
-        connection.begun.set(number + 1);
-        let reused = connection.served.replace(true);
-        Self { connection: Rc::clone(connection), reused, number, heard: Cell::new(false) }
+        Self { connection: Rc::clone(connection), reused: connection.served.get() }
     }
 
-    /// The app has answered or refused this stream, so it has accepted every one that was begun before.
-    pub fn heard(&self) {
-        if !self.heard.replace(true) {
-            self.connection.waiting.set(self.connection.waiting.get().saturating_sub(1));
-            self.connection.unheard.borrow_mut().retain(|number| *number > self.number);
-        }
+    /// The stream is taken back in the middle of its answer.
+    pub fn broken_off(&self) {
+        self.connection.taken_back.count();
     }
 
-    /// The stream ends before its answer does.
-    pub fn take_back(&self) {
-        self.connection.taken_back.set(self.connection.taken_back.get() + 1);
-    }
-
-    /// The connection has carried a request before.
+    /// The app has answered on this connection before.
     pub fn is_reused(&self) -> bool {
         self.reused
     }
@@ -270,25 +254,51 @@ impl Slot {
     }
 
     /// Sends a request; the error holds it if it was never begun.
-    pub fn send(
-        &self,
-        request: Request<RequestBody>,
-    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> + use<> {
-        self.connection.sender.borrow_mut().try_send_request(request)
+    pub fn send(self, request: Request<RequestBody>) -> Sending {
+        let answer = self.connection.sender.borrow_mut().try_send_request(request);
+        let number = self.connection.taken_back.begun();
+        Sending { number, underway: Some((self, Box::pin(answer))) }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.heard.get() {
-            self.connection.waiting.set(self.connection.waiting.get().saturating_sub(1));
-            self.take_back();
-            self.connection.unheard.borrow_mut().push(self.number);
+        self.connection.made_room(1);
+    }
+}
+
+// === impl Sending ===
+
+impl Future for Sending {
+    type Output = (Answer, Slot);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((_, answer)) = &mut self.underway else { return Poll::Pending };
+        let answer = ready!(answer.as_mut().poll(cx));
+        let Some((slot, _)) = self.underway.take() else { return Poll::Pending };
+        slot.connection.made_room(slot.connection.taken_back.answered(self.number));
+        if answer.is_ok() {
+            slot.connection.served.set(true);
         }
-        let open = self.connection.open.get().saturating_sub(1);
-        self.connection.open.set(open);
-        if open == 0 {
-            self.connection.idle_since.set(Instant::now());
+        Poll::Ready((answer, slot))
+    }
+}
+
+impl std::fmt::Debug for Sending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sending").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let Some((slot, answer)) = self.underway.take() else { return };
+        let connection = Rc::clone(&slot.connection);
+        if connection.taken_back.give_up(self.number, answer) {
+            return;
         }
+        // The stream is still open, and so its place is taken: what the slot gives back is taken again.
+        drop(slot);
+        connection.open.set(connection.open.get() + 1);
     }
 }

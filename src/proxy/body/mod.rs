@@ -98,8 +98,9 @@ pub enum BodyError {
     /// The app's connection.
     #[error("the app's connection broke in the middle of the response")]
     Upstream(#[source] hyper::Error),
-    /// The app has reset its stream with NO_ERROR, which hyper takes for an end.
-    #[error("the app reset its stream in the middle of the response")]
+    /// The app's stream ended before its response did, for a reason that is not the client's business; or with NO_ERROR,
+    /// which hyper takes for an end.
+    #[error("the app's stream broke in the middle of the response")]
     Truncated,
     /// The client's connection, or what it sent.
     #[error("the request's body broke off")]
@@ -193,7 +194,7 @@ impl AppBody {
         }
         let asked = self.exchange.active.asked();
         if asked >= Ask::CLOSE
-            && let Some(ending) = self.ending(asked)
+            && let Some(ending) = self.ending(asked, cx)
         {
             return Poll::Ready(Some(ending));
         }
@@ -201,7 +202,7 @@ impl AppBody {
             Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(self.follow(frame, asked)))),
             Poll::Ready(Some(Err(error))) => {
                 self.ended = Ended::Broken;
-                Poll::Ready(Some(Err(BodyError::Upstream(error))))
+                Poll::Ready(Some(Err(BodyError::of_app(error))))
             }
             Poll::Ready(None) if self.is_truncated() => {
                 self.ended = Ended::Broken;
@@ -219,11 +220,18 @@ impl AppBody {
     }
 
     /// The contract's §6. `None`: a gRPC message may still come to its end.
-    fn ending(&mut self, asked: Ask) -> Option<Result<Frame<Bytes>, BodyError>> {
+    fn ending(&mut self, asked: Ask, cx: &mut Context<'_>) -> Option<Result<Frame<Bytes>, BodyError>> {
         let forced = asked >= Ask::FORCE;
         let endable = self.inner.size_hint().exact().is_none();
         let kind = match &mut self.call {
             Some(call) if endable && call.messages.at_boundary() => {
+                // The app may have said how it ended; a message that only begins is not passed on.
+                if !call.cut_short
+                    && let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.inner).poll_frame(cx)
+                    && frame.is_trailers()
+                {
+                    return Some(Ok(self.follow(frame, asked)));
+                }
                 call.status = Some(grpc::Status::Unavailable as usize);
                 self.ended = Ended::Cut(Forced::GrpcStream);
                 return Some(Ok(Frame::trailers(grpc::unavailable_trailers())));
@@ -282,6 +290,21 @@ impl AppBody {
     }
 }
 
+// === impl BodyError ===
+
+impl BodyError {
+    /// What the app said is passed on, but for a reason that would have the client send everything again, and what our
+    /// own h2 found wrong.
+    fn of_app(error: hyper::Error) -> Self {
+        let cause = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<h2::Error>());
+        match cause {
+            Some(cause) if !cause.is_remote() || !cause.is_reset() => Self::Truncated,
+            Some(cause) if cause.reason() == Some(h2::Reason::REFUSED_STREAM) => Self::Truncated,
+            Some(_) | None => Self::Upstream(error),
+        }
+    }
+}
+
 /// Clients that tear down everything at a GOAWAY are told from those that merely went.
 pub fn abandoned(conn: &Conn) -> RequestOutcome {
     if conn.told.get() && conn.http2().is_some() {
@@ -314,7 +337,13 @@ impl Drop for AppBody {
                 }
             }
             (Some(Upstream::Single(task)), _) => task.abort(),
-            (Some(Upstream::Stream(slot)), _) => slot.take_back(),
+            (Some(Upstream::Stream(slot)), _) => {
+                slot.broken_off();
+                if let Some(upload) = &self.exchange.upload {
+                    // Until the app takes what was sent, or resets it, the stream is open there.
+                    upload.abandoned(slot);
+                }
+            }
             _ => {}
         }
     }

@@ -14,6 +14,7 @@ use super::{BodyError, Upstream};
 use crate::lifecycle::in_flight::Permit;
 use crate::listener::conn::{Active, Conn};
 use crate::listener::streams::Half;
+use crate::upstream::multiplex::Slot;
 
 /// A request body towards the app.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ struct Client {
 #[derive(Debug, Default)]
 pub struct Upload {
     state: Cell<Uploading>,
-    held: RefCell<Option<(Permit, Upstream)>>,
+    held: RefCell<Option<(Option<Permit>, Upstream)>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -207,6 +208,11 @@ impl Kept {
     }
 
     fn poll_frame(&self, next: &mut usize, cx: &mut Context<'_>) -> PolledFrame {
+        if self.let_go.get() && *next >= self.frames.borrow().len() {
+            // Nobody says it again.
+            self.frames.take();
+            *next = 0;
+        }
         let said = self.frames.borrow().get(*next).cloned();
         if let Some(frame) = said {
             *next += 1;
@@ -227,7 +233,8 @@ impl Kept {
     fn keep(&self, frame: &Frame<Bytes>, next: &mut usize) {
         let kept = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => {
-                self.bytes.set(self.bytes.get() + data.len());
+                // Also what it takes to keep one, or small pieces would cost a hundred times their length.
+                self.bytes.set(self.bytes.get() + data.len() + size_of::<KeptFrame>());
                 KeptFrame::Data(data.clone())
             }
             (None, Some(trailers)) => KeptFrame::Trailers(trailers.clone()),
@@ -298,13 +305,20 @@ impl Upload {
 
     /// The answer is whole.
     pub(super) fn answered(self: &Rc<Self>, conn: &Conn, permit: Permit, upstream: Upstream) {
-        self.held.replace(Some((permit, upstream)));
+        self.held.replace(Some((Some(permit), upstream)));
         if self.state.get() == Uploading::UnderWay {
             // Held by the client's connection: an app that reads no more would keep it for ever otherwise
             // (hyperium/hyper#4176).
             conn.uploads.borrow_mut().push(Rc::clone(self));
         } else {
             self.let_go();
+        }
+    }
+
+    /// The exchange is over, but the app's connection carries the stream on.
+    pub(super) fn abandoned(&self, slot: Slot) {
+        if self.state.get() == Uploading::UnderWay {
+            self.held.replace(Some((None, Upstream::Stream(slot))));
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::listener::conn::Conn;
 use crate::listener::io::Io;
+use crate::listener::streams::Http2;
 
 /// hyper's HTTP/2 server does not give its socket back, so it falls back by itself.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct LentIo {
     /// `None` only while it is being dropped.
     io: Option<Io>,
     conn: Rc<Conn>,
+    /// How much of the acknowledgement that is being put in has been handed over.
+    put_in: Option<usize>,
     returned: Rc<RefCell<Option<Io>>>,
 }
 
@@ -29,7 +32,7 @@ impl LentIo {
     /// The loan, and the place it comes back to.
     pub(super) fn new(io: Io, conn: Rc<Conn>) -> (Self, Rc<RefCell<Option<Io>>>) {
         let returned: Rc<RefCell<Option<Io>>> = Rc::default();
-        (Self { io: Some(io), conn, returned: Rc::clone(&returned) }, returned)
+        (Self { io: Some(io), conn, put_in: None, returned: Rc::clone(&returned) }, returned)
     }
 
     fn io(&mut self) -> io::Result<Pin<&mut Io>> {
@@ -45,11 +48,13 @@ impl Drop for LentIo {
 
 impl AsyncRead for LentIo {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Some(http2) = self.conn.http2()
-            && buf.remaining() >= SHUTDOWN_ACK.len()
-            && http2.take_owed_ack()
-        {
-            buf.put_slice(&SHUTDOWN_ACK);
+        if self.put_in.is_none() && self.conn.http2().is_some_and(Http2::take_owed_ack) {
+            self.put_in = Some(0);
+        }
+        if let Some(from) = self.put_in {
+            let to = SHUTDOWN_ACK.len().min(from + buf.remaining());
+            buf.put_slice(&SHUTDOWN_ACK[from..to]);
+            self.put_in = (to < SHUTDOWN_ACK.len()).then_some(to);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();

@@ -20,11 +20,16 @@ use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Ask, Conn};
 use crate::listener::io::Io;
 use crate::telemetry::metrics::{Forced, Notice, Reject};
-use crate::upstream::multiplex::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::worker::Local;
 
 /// Streams that a client may have open at once.
 const MOST_STREAMS: u32 = 200;
+/// Bytes of one request that wait for the app to take them.
+const STREAM_WINDOW: u32 = 65_535;
+/// More than all streams together can hold, so that those that the app does not read leave room for the others. Half of
+/// it is h2's measure for unread small frames, which it counts at 256 bytes each: beyond it the connection ends, and with
+/// it what one client can make us keep.
+const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Bytes of one response that wait for the client to take them.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -51,7 +56,6 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     let (io, returned) = LentIo::new(io, Rc::clone(conn));
     let mut serving = Box::pin(
         Builder::new(Local)
-            // h2 ends a connection for unread small frames beyond half of its window.
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_stream_window_size(STREAM_WINDOW)
             .max_concurrent_streams(MOST_STREAMS)
