@@ -48,7 +48,7 @@ pub(super) const EMPTY: [Flood; 6] = [
 pub(super) const HEADS: [Flood; 3] = [
     flood("CONTINUATION", |wave| endless_head(wave, &header_block(&[("x-more", "of the same")]))),
     flood("empty CONTINUATION", |wave| endless_head(wave, b"")),
-    Flood { pause: Duration::from_millis(200), ..flood("a head that trickles in", |wave| one_more(wave)) },
+    Flood { pause: Duration::from_millis(200), ..flood("a head that trickles in", one_more) },
 ];
 
 const WAVE: u32 = 500;
