@@ -210,10 +210,11 @@ fn the_lifecycle_page_has_the_budgets() {
 
 #[test]
 fn the_troubleshooting_page_has_our_own_answers() {
-    const REASONS: [Reason; 18] = [
+    const REASONS: [Reason; 19] = [
         Reason::AppDown,
         Reason::ParkingFull,
         Reason::AppUnreachable,
+        Reason::AppRefuses,
         Reason::AppGone,
         Reason::DrainOver,
         Reason::NoNewTunnel,
