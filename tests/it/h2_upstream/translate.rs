@@ -273,3 +273,23 @@ async fn large_lists_of_headers_pass_both_ways() {
     assert_eq!(answer.unwrap().header("x-big").map(str::len), Some(60_000));
     app.abort();
 }
+
+/// A body is a body, whatever the method: hyper's HTTP/1 client would leave one of unknown length out of a GET.
+#[tokio::test]
+async fn a_get_with_a_body_keeps_it() {
+    for (stage, kind) in either().await {
+        let mut raw = stage.open().await;
+        let stream = raw.fresh_stream();
+        raw.frame(request(stream, "GET", "/echo", &[])).await.unwrap();
+        raw.data(stream, b"not empty", true).await.unwrap();
+        let answer = raw.answer(stream, SOON).await.unwrap();
+        assert_eq!((answer.status(), answer.text().as_str()), (200, "not empty"), "{kind}");
+    }
+    let stage = Stage::start(AppOptions::default(), plain(LONG)).await;
+    let mut raw = Raw::connect(stage.address).await.unwrap();
+    raw.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nnot empty\r\n0\r\n\r\n")
+        .await
+        .unwrap();
+    let reply = raw.reply("GET", SOON).await.unwrap();
+    assert_eq!((reply.status, reply.text().as_str()), (200, "not empty"));
+}

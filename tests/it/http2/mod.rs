@@ -7,6 +7,8 @@ mod window;
 
 mod drain;
 
+mod tail;
+
 mod races;
 
 mod script;
