@@ -1,5 +1,7 @@
 //! Owns the endings of the contract's §6: what becomes of each kind of stream when the time is up.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use super::stage::{LONG, Stage, own_refusal, scraped};
@@ -141,6 +143,8 @@ async fn a_message_under_way_comes_to_its_end_and_nothing_behind_it() {
     raw.during(super::stage::terminate(&px)).await;
     px.signal(Signal::TERM);
     assert_ended_between_messages(&raw.answer(whole, SOON).await.unwrap());
+    // Well within the half second that a message has, and well beyond the next looks of the sweep.
+    raw.ending(Duration::from_millis(150)).await;
     assert!(!raw.seen.is_over(half));
     let more = [back, &message(&numbered(2, 40))].concat();
     app.frames(&[Frame::data(lower, &more), Frame::headers(lower, &[("grpc-status", "0")]).end_stream()])
