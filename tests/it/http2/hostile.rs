@@ -92,8 +92,46 @@ async fn floods_of_resets_hurt_nobody_else() {
     let after = besiege(MOST_GROWTH, |address| each(&RESETS, address)).await;
     // What goes on coming prolongs the drain, whoever sends it, but nothing has to be cut.
     assert_eq!(after.report["outcome"], "drained", "{:?}: {}", after.end, after.report);
+    // Each took a part of what was taken back, so that the app had no reason to end one.
+    eprintln!("{} connections to the app", after.stage.app.journal.count("preface"));
     let lost = after.stage.app.journal.lines("lost");
     assert!(!lost.iter().any(|line| line.get("id").starts_with("h2load")), "{lost:?}");
+}
+
+/// C101: resets one by one pass h2's own limit, which is about streams that were never begun; there is one of ours.
+#[tokio::test]
+async fn more_resets_than_a_client_has_reason_to_end_its_connection() {
+    let _heavy = heavy().await;
+    let stage = Stage::start(LONG).await;
+    let mut honest = stage.used().await;
+    let mut raw = stage.open().await;
+    let began = Mono::now();
+    let mut resets = 0;
+    let ended = loop {
+        assert!(began.elapsed() < SOON, "{resets} resets were taken");
+        let streams: Vec<u32> = (0..100).map(|_| raw.fresh_stream()).collect();
+        let heads: Vec<Frame> = streams.iter().map(|one| request(*one, "GET", "/hang", &[]).end_stream()).collect();
+        let taken_back: Vec<Frame> = streams.iter().map(|one| Frame::reset(*one, code::CANCEL)).collect();
+        let round = async {
+            raw.frames(&heads).await?;
+            raw.round_trip().await?;
+            raw.frames(&taken_back).await?;
+            raw.round_trip().await
+        };
+        if round.await.is_err() {
+            break raw.ending(SOON).await;
+        }
+        resets += 100;
+    };
+    assert_ne!(ended, Ending::StillOpen);
+    assert!(resets >= 900, "ended after {resets} resets");
+    let reason = [("reason", "stream_resets")];
+    assert_eq!(stage.metric("ebbtide_connections_rejected_total", &reason).await, 1.0, "{:?}", raw.seen.goaways());
+    honest.round_trip().await.unwrap();
+    let stream = honest.get("/").await.unwrap();
+    assert_eq!(honest.answer(stream, SOON).await.unwrap().status(), 200);
+    // What was taken back is in flight no more.
+    stage.px.metric_becomes("ebbtide_in_flight", &[("kind", "stream")], SOON, |streams| streams == 0.0).await;
 }
 
 /// Floods that cost nothing to send and, unless they are bounded, something to take.
