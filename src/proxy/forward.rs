@@ -110,12 +110,19 @@ async fn exchange(
     let speaks = match inbound.pool.upstream() {
         UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
         UpstreamAddr::H2c(_) => Speaks::Http2,
-        // A call has no other way. An app that can't take it says so at once; one that was slow must not be mistaken.
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.call.is_some() => Speaks::Http2,
         UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
         UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
     };
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
+    if asked.call.is_some() {
+        match speaks {
+            Speaks::Http2 => {}
+            // Clients never try this one again.
+            Speaks::Http1 => return Err(Reason::AppNotHttp2),
+            // It may only have been slow.
+            Speaks::Silent => return Err(Reason::AppSilent),
+        }
+    }
     let upgrade = headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
     if upgrade != UpgradeRequest::No {
         if inbound.worker.snapshot().phase > Phase::Holding {
@@ -125,8 +132,7 @@ async fn exchange(
         return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
     }
     match speaks {
-        Speaks::Http1 if asked.call.is_some() => Err(Reason::AppNotHttp2),
-        Speaks::Http1 => to_http1::exchange(request, asked, active, inbound).await,
+        Speaks::Http1 | Speaks::Silent => to_http1::exchange(request, asked, active, inbound).await,
         // Boxed: the futures of HTTP/1 requests are moved about, and would be as large as this one otherwise.
         Speaks::Http2 => Box::pin(to_http2::exchange(request, asked, active, inbound)).await,
     }

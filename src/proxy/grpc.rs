@@ -64,6 +64,7 @@ pub const fn status_of(reason: Reason) -> Status {
         | Reason::AppBroke
         | Reason::TooManyStreams
         | Reason::AppRefuses
+        | Reason::AppSilent
         | Reason::CutUnsent
         | Reason::CutUnanswered
         | Reason::NoNewTunnel => Status::Unavailable,

@@ -31,6 +31,8 @@ pub enum Reason {
     TooManyStreams,
     /// The app refused it, again and again, without having looked at it.
     AppRefuses,
+    /// A gRPC call to an app that has said nothing when it was asked whether it speaks HTTP/2.
+    AppSilent,
     /// A gRPC call, or another HTTP/2 request, to an app that does not speak HTTP/2.
     AppNotHttp2,
     /// The app's answer can't be passed on: a transfer coding, or an upgrade, that nobody asked for.
@@ -89,7 +91,10 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many connections and streams are open here", Unavailable)
             }
             Self::AppRefuses => {
-                (StatusCode::SERVICE_UNAVAILABLE, "the app took no request on any connection", Unavailable)
+                (StatusCode::SERVICE_UNAVAILABLE, "the app refused the request without looking at it", Unavailable)
+            }
+            Self::AppSilent => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the app has not said whether it speaks HTTP/2", Unavailable)
             }
             Self::AppNotHttp2 => (
                 StatusCode::BAD_GATEWAY,
@@ -154,6 +159,7 @@ impl Reason {
             | Self::AppBroke
             | Self::TooManyStreams
             | Self::AppRefuses
+            | Self::AppSilent
             | Self::AppNotHttp2
             | Self::AppAnswer => false,
         }

@@ -19,6 +19,8 @@ pub enum Speaks {
     Http1,
     /// HTTP/2 by prior knowledge.
     Http2,
+    /// It has said nothing: HTTP/1.1 for whoever can take it (contract §7).
+    Silent,
 }
 
 /// What one worker knows of one app.
@@ -54,7 +56,11 @@ impl Known {
     }
 
     fn learn(&self, answer: Answer, life: u64, now: Tick) -> Speaks {
-        let speaks = if answer == Answer::Settings { Speaks::Http2 } else { Speaks::Http1 };
+        let speaks = match answer {
+            Answer::Settings => Speaks::Http2,
+            Answer::Other | Answer::End => Speaks::Http1,
+            Answer::Silence => Speaks::Silent,
+        };
         let until = matches!(answer, Answer::End | Answer::Silence).then(|| now + SILENCE_HOLDS);
         self.0.set(Some(Learned { speaks, life, until }));
         speaks
@@ -108,9 +114,9 @@ mod tests {
         let known = Known::default();
         let at = Tick::from_millis;
         assert_eq!(known.get(1, at(0)), None);
-        for nothing in [Answer::Silence, Answer::End] {
+        for (nothing, speaks) in [(Answer::Silence, Speaks::Silent), (Answer::End, Speaks::Http1)] {
             known.learn(nothing, 1, at(1000));
-            assert_eq!((known.get(1, at(10_999)), known.get(1, at(11_000))), (Some(Speaks::Http1), None));
+            assert_eq!((known.get(1, at(10_999)), known.get(1, at(11_000))), (Some(speaks), None));
         }
         known.learn(Answer::Other, 1, at(0));
         assert_eq!(known.get(1, at(99_999)), Some(Speaks::Http1));

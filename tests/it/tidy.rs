@@ -210,11 +210,13 @@ fn the_lifecycle_page_has_the_budgets() {
 
 #[test]
 fn the_troubleshooting_page_has_our_own_answers() {
-    const REASONS: [Reason; 19] = [
+    const REASONS: [Reason; 21] = [
         Reason::AppDown,
         Reason::ParkingFull,
         Reason::AppUnreachable,
         Reason::AppRefuses,
+        Reason::AppSilent,
+        Reason::TooManyStreams,
         Reason::AppGone,
         Reason::DrainOver,
         Reason::NoNewTunnel,

@@ -148,7 +148,6 @@ async fn an_app_that_speaks_only_http1_is_explained() {
         (Scheme::Http, Speaks::Http1, 200),
         (Scheme::Auto, Speaks::Http1, 200),
         (Scheme::Auto, Speaks::Http1Refusing(400), 200),
-        (Scheme::Auto, Speaks::SilentAfterPreface, 200),
         (Scheme::H2c, Speaks::Http1Refusing(505), 502),
         (Scheme::H2c, Speaks::Http1Refusing(400), 502),
     ] {
