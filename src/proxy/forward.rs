@@ -47,8 +47,27 @@ struct Unanswered<'a> {
     answered: bool,
 }
 
-/// Forwards a request; always answers.
-pub async fn forward(
+/// Forwards an HTTP/1 request; always answers.
+pub fn forward(
+    request: Request<Incoming>,
+    conn: Rc<Conn>,
+    inbound: Rc<Inbound>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> {
+    forward_by(exchange, request, conn, inbound)
+}
+
+/// Likewise for an HTTP/2 stream. What is common in one is rare in the other, and what is rare is boxed: hyper moves
+/// these futures as a whole, and every open stream keeps one.
+pub fn forward_stream(
+    request: Request<Incoming>,
+    conn: Rc<Conn>,
+    inbound: Rc<Inbound>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> {
+    forward_by(exchange_stream, request, conn, inbound)
+}
+
+async fn forward_by(
+    exchange: impl AsyncFn(&mut Option<Request<Incoming>>, &Asked, &Active, &Rc<Inbound>) -> Result<Response<Body>, Reason>,
     request: Request<Incoming>,
     conn: Rc<Conn>,
     inbound: Rc<Inbound>,
@@ -107,34 +126,46 @@ async fn exchange(
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
-    let speaks = match inbound.pool.upstream() {
-        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
-        UpstreamAddr::H2c(_) => Speaks::Http2,
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) if asked.version != Version::HTTP_2 => Speaks::Http1,
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
-    };
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
-    if asked.call.is_some() {
-        match speaks {
-            Speaks::Http2 => {}
-            // Clients never try this one again.
-            Speaks::Http1 => return Err(Reason::AppNotHttp2),
-            // It may only have been slow.
-            Speaks::Silent => return Err(Reason::AppSilent),
-        }
-    }
+    let speaks = match inbound.pool.upstream() {
+        UpstreamAddr::H2c(_) => Speaks::Http2,
+        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) | UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => Speaks::Http1,
+    };
     let upgrade = headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
     if upgrade != UpgradeRequest::No {
         if inbound.worker.snapshot().phase > Phase::Holding {
             return Err(Reason::NoNewTunnel);
         }
-        // Boxed like every rare wait: hyper moves this future as a whole, so its size costs on each request.
         return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
     }
     match speaks {
         Speaks::Http1 | Speaks::Silent => to_http1::exchange(request, asked, active, inbound).await,
-        // Boxed: the futures of HTTP/1 requests are moved about, and would be as large as this one otherwise.
         Speaks::Http2 => Box::pin(to_http2::exchange(request, asked, active, inbound)).await,
+    }
+}
+
+async fn exchange_stream(
+    request: &mut Option<Request<Incoming>>,
+    asked: &Asked,
+    active: &Active,
+    inbound: &Rc<Inbound>,
+) -> Result<Response<Body>, Reason> {
+    let speaks = match inbound.pool.upstream() {
+        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
+        UpstreamAddr::H2c(_) => Speaks::Http2,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
+    };
+    match speaks {
+        // Clients never try this one again; an app that said nothing may only have been slow.
+        Speaks::Http1 if asked.call.is_some() => return Err(Reason::AppNotHttp2),
+        Speaks::Silent if asked.call.is_some() => return Err(Reason::AppSilent),
+        Speaks::Http1 | Speaks::Silent | Speaks::Http2 => {}
+    }
+    let Some(prepared) = request else { return Err(Reason::BadTarget) };
+    headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
+    match speaks {
+        Speaks::Http1 | Speaks::Silent => Box::pin(to_http1::exchange(request, asked, active, inbound)).await,
+        Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Kept {
 #[derive(Debug, Clone)]
 enum KeptFrame {
     Data(Bytes),
-    Trailers(HeaderMap),
+    Trailers(Box<HeaderMap>),
 }
 
 #[derive(Debug)]
@@ -218,7 +218,7 @@ impl Kept {
             *next += 1;
             return Poll::Ready(Some(Ok(match frame {
                 KeptFrame::Data(data) => Frame::data(data),
-                KeptFrame::Trailers(trailers) => Frame::trailers(trailers),
+                KeptFrame::Trailers(trailers) => Frame::trailers(*trailers),
             })));
         }
         let frame = Pin::new(&mut *self.incoming.borrow_mut()).poll_frame(cx).map_err(BodyError::Client);
@@ -237,7 +237,7 @@ impl Kept {
                 self.bytes.set(self.bytes.get() + data.len() + size_of::<KeptFrame>());
                 KeptFrame::Data(data.clone())
             }
-            (None, Some(trailers)) => KeptFrame::Trailers(trailers.clone()),
+            (None, Some(trailers)) => KeptFrame::Trailers(Box::new(trailers.clone())),
             (None, None) => return,
         };
         if self.bytes.get() > KEPT_BYTES {

@@ -52,7 +52,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     let worker = conn.worker();
     let header_bytes = worker.config.limits.header_bytes;
     // Boxed once, since hyper moves it several times on the way into its task.
-    let service = service_fn(|request| Box::pin(forward::forward(request, Rc::clone(conn), Rc::clone(inbound))));
+    let service = service_fn(|request| Box::pin(forward::forward_stream(request, Rc::clone(conn), Rc::clone(inbound))));
     let (io, returned) = LentIo::new(io, Rc::clone(conn));
     let mut serving = Box::pin(
         Builder::new(Local)
