@@ -270,7 +270,10 @@ pub const TABLE: &[Row] = &[
     by(gauge("ebbtide_phase", "1 for the phase the process is in, 0 for the others."), "phase", PHASES),
     by(gauge("ebbtide_in_flight", "Work in flight to the app."), "kind", WORK),
     gauge("ebbtide_connections", "Downstream connections open on inbound listeners."),
-    gauge("ebbtide_connections_max", "Limit of downstream connections; beyond it they stay in the backlog."),
+    gauge(
+        "ebbtide_connections_max",
+        "Limit of downstream connections and HTTP/2 streams together; beyond it connections stay in the backlog.",
+    ),
     gauge("ebbtide_outbound_connections", "Connections open on outbound listeners."),
     by(counter("ebbtide_connections_total", "Closed connections by what they spoke."), "protocol", Protocol::NAMES),
     by(
