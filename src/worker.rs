@@ -135,11 +135,10 @@ impl Worker {
         }
     }
 
-    /// How many more connections and streams there may be; what a stream holds weighs no less than a connection.
-    pub fn room(&self) -> u64 {
+    /// Connections and streams that are open; what a stream holds weighs no less than a connection.
+    pub fn open(&self) -> usize {
         let tallies = self.lifecycle.tallies();
-        let open = tallies.connections.load(Relaxed) + tallies.streams.load(Relaxed);
-        (self.max_connections as u64).saturating_sub(open)
+        (tallies.connections.load(Relaxed) + tallies.streams.load(Relaxed)) as usize
     }
 
     /// Counts an ending by force.

@@ -74,9 +74,10 @@ impl Drop for Retiring {
 
 /// Beyond the limit connections stay in the backlog.
 async fn wait_for_room(worker: &Worker) {
-    if worker.room() == 0 {
+    let full = || worker.open() >= worker.max_connections;
+    if full() {
         worker.metrics.accept_pauses.add(0);
-        while worker.room() == 0 {
+        while full() {
             tokio::time::sleep(FULL).await;
         }
     }

@@ -98,7 +98,12 @@ async fn forward_by(
         Err(Reason::AmbiguousFraming)
     } else if chunked && headers::has_other_coding(request.headers()) {
         Err(Reason::TransferCoding)
-    } else if !http1 && inbound.worker.room() == 0 {
+    } else if !http1 && inbound.worker.open() > inbound.worker.max_connections {
+        // This stream counts already.
+        if let Some(suppressed) = inbound.warnings.turn(&inbound) {
+            let limit = inbound.worker.max_connections;
+            tracing::warn!(listener = inbound.name, limit, suppressed, "too many connections and streams are open");
+        }
         Err(Reason::TooManyStreams)
     } else if asked.method == Method::CONNECT {
         Err(Reason::ConnectMethod)
@@ -157,7 +162,10 @@ async fn exchange_stream(
     };
     match speaks {
         // Clients never try this one again; an app that said nothing may only have been slow.
-        Speaks::Http1 if asked.call.is_some() => return Err(Reason::AppNotHttp2),
+        Speaks::Http1 if asked.call.is_some() => {
+            broke(inbound, &"gRPC needs HTTP/2, and the app, or the upstream's scheme, is HTTP/1.1");
+            return Err(Reason::AppNotHttp2);
+        }
         Speaks::Silent if asked.call.is_some() => return Err(Reason::AppSilent),
         Speaks::Http1 | Speaks::Silent | Speaks::Http2 => {}
     }

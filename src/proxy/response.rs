@@ -98,8 +98,8 @@ impl Reason {
             }
             Self::AppNotHttp2 => (
                 StatusCode::BAD_GATEWAY,
-                "the app does not speak HTTP/2, which gRPC needs; an upstream of h2c:// or auto:// and an app that \
-                 accepts HTTP/2 without TLS are needed",
+                "the app does not speak HTTP/2 without TLS; gRPC needs an app that does, and an upstream of h2c:// or \
+                 auto://",
                 BadGateway,
             ),
             Self::AppAnswer => (StatusCode::BAD_GATEWAY, "the app's answer can't be passed on", BadGateway),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::{Body as _, Incoming};
+use tokio::time::sleep;
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
 use super::forward::{Asked, answer, broke, note_forwarded, outcome_of, unless_forced};
@@ -14,6 +15,7 @@ use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
 use crate::telemetry::metrics::Forced;
+use crate::upstream::connect::DYING;
 
 /// How often a request that the app has provably not looked at is sent again: a proof is no guarantee of progress.
 const MOST_TRIES: u32 = 5;
@@ -79,6 +81,7 @@ pub async fn exchange(
         if slot.seen().is_not_http2() {
             // An app that said otherwise when it was asked has been replaced too quickly for a dial to be refused.
             inbound.speaks.forget();
+            broke(inbound, &"it does not speak HTTP/2");
             return Err(Reason::AppNotHttp2);
         }
         let safe_twice = bodyless && headers::is_idempotent(&asked.method);
@@ -95,6 +98,11 @@ pub async fn exchange(
             return Err(if unprocessed { Reason::AppRefuses } else { Reason::AppBroke });
         }
         inbound.worker.metrics.retries.add(0);
+        // The first repeat follows a farewell; where it fails as well, the app may need a moment to come back.
+        if tries > 1 && unless_forced(active, Box::pin(sleep(DYING)).as_mut()).await.is_none() {
+            inbound.worker.count_forced(Forced::RequestUnsent);
+            return Err(Reason::CutUnsent);
+        }
         request = Request::from_parts(again, RequestBody::again(kept, active));
     }
 }

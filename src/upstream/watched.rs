@@ -1,6 +1,6 @@
 //! The app's bytes on their way to h2: looked at in passing, and empty DATA frames taken out.
 //!
-//! h2 ends a connection at the hundredth DATA frame of its life that is empty and not the last of its stream
+//! h2 ends a connection at the hundred-and-first DATA frame of its life that is empty and not the last of its stream
 //! (RUSTSEC-2026-0258), with every stream that is open on it. Such a frame means nothing and takes no window, and there
 //! are servers that flush with it, so h2 does not get to see it. One that is padded takes window and is left in.
 
