@@ -1,7 +1,7 @@
 //! One worker's HTTP/2 connections to an app: a few, each with a bounded number of streams.
 //!
 //! h2 charges a connection for every small DATA frame that nobody has read yet, and ends the whole connection beyond
-//! half of its window. So the window is the largest there is, and [`MOST_STREAMS`] streams of [`STREAM_WINDOW`] bytes
+//! half of its window. So the window is the largest there is, and `MOST_STREAMS` streams of `STREAM_WINDOW` bytes
 //! can't reach the half even if every one of them is stalled and full of one-byte frames: see docs/adr.
 
 use std::cell::{Cell, RefCell};

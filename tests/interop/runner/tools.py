@@ -19,7 +19,7 @@ NODE_AT_LEAST = (18, 0)
 
 
 class Missing(Exception):
-    """A runtime that is not there and can't be had: the row is not run."""
+    """A runtime or a package that is not there and can't be had: the row is not run."""
 
 
 class BuildFailed(Exception):
@@ -73,12 +73,14 @@ class Tools:
 
     def _go(self, name, *packages):
         (self.build / "go").mkdir(exist_ok=True)
+        self._fetch(f"{name}-packages", ["go", "mod", "download"], HERE / "go")
         command = ["go", "build", "-p", "1", "-buildvcs=false", "-o", f"{self.build / 'go'}/", *packages]
         self._run(name, command, HERE / "go")
 
     def _prepare_rust(self):
         if not shutil.which("cargo"):
             raise Missing("no cargo")
+        self._fetch("rust-packages", ["cargo", "fetch", "--locked"], HERE / "rust")
         self._cargo("rust", ["build", "--locked"], HERE / "rust", self.build / "rust")
 
     def _prepare_ebbtide(self):
@@ -105,7 +107,7 @@ class Tools:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / "node" / name, self.node / name)
         # No package here needs its install script.
-        self._run("node", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], self.node)
+        self._fetch("node", ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], self.node)
 
     def _prepare_python(self):
         self._cached("venv", [HERE / "python" / "requirements.txt"], self._pip)
@@ -119,7 +121,7 @@ class Tools:
             if not self._apt("python3-venv"):
                 raise Missing("no python3 venv") from error
             self._run("venv", [sys.executable, "-m", "venv", folder], HERE)
-        self._run("pip", [self.python, "-m", "pip", "install", "-r", HERE / "python" / "requirements.txt"], HERE)
+        self._fetch("pip", [self.python, "-m", "pip", "install", "-r", HERE / "python" / "requirements.txt"], HERE)
 
     def _prepare_curl(self):
         self._command("curl", "curl")
@@ -154,6 +156,13 @@ class Tools:
         if not self.install or os.geteuid() != 0 or not shutil.which("apt-get") or not self._apt_lists:
             return False
         return self._try(["apt-get", "install", "-y", "--no-install-recommends", package], f"apt-{package}")
+
+    def _fetch(self, name, command, folder):
+        """What comes over the network is no fault of ours when it does not come."""
+        try:
+            self._run(name, command, folder)
+        except BuildFailed as error:
+            raise Missing(f"packages can't be had: {error}") from error
 
     def _try(self, command, log):
         try:
