@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 
 use self::io::LentIo;
 use super::{Inbound, Served, finish_uploads, forward};
+use crate::detect::frames::FrameHead;
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Ask, Conn};
 use crate::listener::io::Io;
@@ -39,8 +40,13 @@ enum Stop {
     /// Nothing is open and the client had its time.
     Close,
     HeadTimeout,
+    /// The client resets its streams faster than any has reason to.
+    Flood,
     Kill,
 }
+
+/// GOAWAY(2^31-1, ENHANCE_YOUR_CALM).
+const CALM: [u8; 17] = [0, 0, 8, FrameHead::GOAWAY, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0x0b];
 
 /// Serves streams until the connection is over.
 pub async fn serve(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
@@ -75,7 +81,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
             }
             if http2.floods() {
                 worker.metrics.rejected.add(Reject::StreamResets as usize);
-                return Poll::Ready(Stop::Kill);
+                return Poll::Ready(Stop::Flood);
             }
             match conn.asked() {
                 // A client that takes GOAWAY for the end has all its answers by then, if there is such a moment.
@@ -102,7 +108,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     .await;
     // Every stream that is still open ends with it: hyper's tasks find their connection gone.
     drop(serving);
-    finish_uploads(conn, matches!(stop, Stop::Kill));
+    finish_uploads(conn, matches!(stop, Stop::Kill | Stop::Flood));
     let Some(io) = returned.take() else { return Served::Gone };
     match stop {
         Stop::HeadTimeout => {
@@ -110,6 +116,13 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
                 worker.count_forced(Forced::RequestHead);
             } else {
                 worker.metrics.rejected.add(Reject::HeaderTimeout as usize);
+            }
+            Served::Close(io)
+        }
+        Stop::Flood => {
+            // Only between two frames of ours can it be understood, and whoever does not read need not be told.
+            if conn.flushed.get() {
+                let _ = io.stream().try_write(&CALM);
             }
             Served::Close(io)
         }

@@ -16,7 +16,7 @@ use crate::harness::app::AppOptions;
 use crate::harness::client::{Ending, Failure};
 use crate::harness::ebbtide::Config;
 use crate::harness::h2::frame::header_block;
-use crate::harness::h2::{Frame, H2Load, H2Plan, Kind, code, request};
+use crate::harness::h2::{Frame, H2Load, H2Plan, Kind, NO_LAST, code, request};
 use crate::harness::wait::Mono;
 use crate::harness::{SOON, heavy};
 
@@ -124,6 +124,7 @@ async fn more_resets_than_a_client_has_reason_to_end_its_connection() {
         resets += 100;
     };
     assert_ne!(ended, Ending::StillOpen);
+    assert_eq!(raw.seen.goaways(), [(NO_LAST, code::ENHANCE_YOUR_CALM)]);
     assert!(resets >= 900, "ended after {resets} resets");
     let reason = [("reason", "stream_resets")];
     assert_eq!(stage.metric("ebbtide_connections_rejected_total", &reason).await, 1.0, "{:?}", raw.seen.goaways());
