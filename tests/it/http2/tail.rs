@@ -52,5 +52,5 @@ async fn streams_count_towards_the_connection_limit() {
     stage.px.metric_becomes("ebbtide_in_flight", &[("kind", "stream")], SOON, |count| count == 1.0).await;
     let again = raw.get("/").await.unwrap();
     assert_eq!(raw.answer(again, SOON).await.unwrap().status(), 200);
-    assert_eq!(stage.px.log_events("too many connections and streams are open").len(), 1);
+    assert_eq!(stage.px.logged("too many connections and streams are open", 1).await.len(), 1);
 }

@@ -125,7 +125,7 @@ async fn a_drain_by_hand_starts_once_and_ends_nothing() {
     assert!(ebbtide.drain().await.status.success());
     assert_eq!(ebbtide.metrics().await.value("ebbtide_termination_start_time_seconds", &[]), t0);
     assert_eq!(ebbtide.code("/livez").await, 200);
-    assert_eq!(ebbtide.log_events("phase changed").len(), 4, "starting, serving, holding, draining, lingering");
+    assert_eq!(ebbtide.logged("phase changed", 4).await.len(), 4, "starting, serving, holding, draining, lingering");
     assert!(pod.is_running(EBBTIDE) && pod.is_running(APP));
     pod.signal(EBBTIDE, Signal::TERM);
     assert_eq!(pod.exit(EBBTIDE, SOON).await, OK);
@@ -205,7 +205,7 @@ async fn a_flood_of_hook_calls_frees_nobody_early() {
     }
     hook.finished().await;
     let returned = pod.timeline().at(Event::HookReturned(APP, HookEnd::Ok));
-    let drained = pod.ebbtide().log_events("app hooks released").len();
+    let drained = pod.ebbtide().logged("app hooks released", 1).await.len();
     assert_eq!(drained, 1, "released once, at the end of the drain");
     let t0 = pod.timeline().at(Event::HookStarted(APP));
     assert!(returned.since(t0) > SECONDS(2), "freed {:?} after its call", returned.since(t0));

@@ -74,7 +74,7 @@ async fn no_request_over_the_network_starts_a_drain() {
     assert_eq!(status["phase"], "serving", "{status}");
     assert_eq!(status["seconds_since_t0"], serde_json::Value::Null);
     assert_eq!(ebbtide.code("/readyz").await, 200);
-    assert_eq!(ebbtide.log_events("phase changed").len(), 1, "{}", ebbtide.log_text());
+    assert_eq!(ebbtide.logged("phase changed", 1).await.len(), 1, "{}", ebbtide.log_text());
 }
 
 /// The most a hook from anywhere can do is to pause forwarding for a moment.

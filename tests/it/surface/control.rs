@@ -15,7 +15,7 @@ use crate::harness::broker::Broker;
 use crate::harness::client::{Request, send};
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::process::Exit;
-use crate::harness::wait::{Mono, eventually};
+use crate::harness::wait::Mono;
 use crate::harness::{SOON, fresh_ip};
 
 fn text(bytes: &[u8]) -> String {
@@ -63,15 +63,13 @@ async fn ten_drains_are_one_drain_and_only_a_signal_ends_the_process() {
     for output in [a, b, c, d, e] {
         assert!(output.status.success(), "{output:?}");
     }
-    // The log is written by a thread of its own, behind the answers.
     for (event, times) in [
         ("own hook: the pod terminates", 1),
         ("one more witness of the same termination", 9),
         ("phase changed", 2),
         ("drain requested on the control socket", 10),
     ] {
-        let told = || Some(ebbtide.log_events(event).len()).filter(|n| *n == times).ok_or(times);
-        eventually(event, SOON, told).await;
+        assert_eq!(ebbtide.logged(event, times).await.len(), times, "{event}");
     }
     assert!(ebbtide.process.is_running());
     let reply = send(ebbtide.address("web").await, &Request::echo(10), SOON).await.unwrap();
@@ -206,7 +204,7 @@ async fn a_peer_of_another_user_is_refused_and_logged() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains("refused: not a process of this container"), "{output:?}");
     }
-    let refused = ebbtide.log_events("control request refused: not a process of this container");
+    let refused = ebbtide.logged("control request refused: not a process of this container", 2).await;
     assert_eq!(refused.len(), 2);
     assert_eq!(refused[0]["uid"], 65534);
     assert_eq!(ebbtide.status().await["phase"], "serving");

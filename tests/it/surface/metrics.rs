@@ -156,7 +156,7 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
 
     // The report, in the termination message and in the log, has the same numbers.
     let report = ebbtide.report(SOON).await;
-    let logged = ebbtide.log_events("termination report");
+    let logged = ebbtide.logged("termination report", 1).await;
     assert_eq!(logged.len(), 1);
     assert_eq!(serde_json::from_str::<serde_json::Value>(logged[0]["report"].as_str().unwrap()).unwrap(), report);
     assert_eq!(report["outcome"], "drained");

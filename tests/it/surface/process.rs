@@ -121,7 +121,7 @@ async fn no_secret_is_ever_logged() {
     assert!(hook.is_err(), "the hook is held");
     ebbtide.signal(Signal::TERM);
     ebbtide.exit(SOON).await;
-    assert_eq!(ebbtide.log_events("request").len(), 1, "{}", ebbtide.log_text());
+    assert_eq!(ebbtide.logged("request", 1).await.len(), 1, "{}", ebbtide.log_text());
     assert!(!ebbtide.log_text().contains(secret), "{}", ebbtide.log_text());
     assert!(!ebbtide.termination_text().contains(secret));
 

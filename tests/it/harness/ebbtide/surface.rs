@@ -176,6 +176,15 @@ impl Surface {
             .collect()
     }
 
+    /// Likewise, once there are at least so many: the log is written by a thread of its own, behind what it tells of.
+    pub(crate) async fn logged(&self, message: &str, times: usize) -> Vec<Value> {
+        eventually(message, SOON, || {
+            let events = self.log_events(message);
+            if events.len() >= times { Ok(events) } else { Err(events.len()) }
+        })
+        .await
+    }
+
     /// The termination message as it stands; empty if nothing was written.
     pub(crate) fn termination_text(&self) -> String {
         let path = self.config.get("EBBTIDE_TERMINATION_MESSAGE_PATH");
