@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
+use tokio::time::sleep;
 
 use super::access::Access;
 use super::body::{AppBody, Body, Exchange, Upstream, abandoned};
@@ -18,7 +20,8 @@ use crate::config::UpstreamAddr;
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn};
 use crate::listener::streams::Half;
-use crate::telemetry::metrics::{GrpcCode, Notice, RequestOutcome, Spoken};
+use crate::telemetry::metrics::{Forced, GrpcCode, Notice, RequestOutcome, Spoken};
+use crate::upstream::connect::DYING;
 use crate::upstream::speaks::Speaks;
 
 /// What is known of the request beside its own parts.
@@ -199,6 +202,35 @@ pub async fn unless_forced<F: Future>(active: &Active, mut future: Pin<&mut F>) 
     .await
 }
 
+/// The drain deadline came before the answer: counted, and what the client is told.
+pub fn out_of_time(inbound: &Inbound, app_may_have_it: bool) -> Reason {
+    let (kind, reason) = if app_may_have_it {
+        (Forced::RequestUnanswered, Reason::CutUnanswered)
+    } else {
+        (Forced::RequestUnsent, Reason::CutUnsent)
+    };
+    inbound.worker.count_forced(kind);
+    reason
+}
+
+/// A moment for an app that has just closed a connection: it refuses soon, or its successor accepts.
+pub async fn pause_before_repeat(active: &Active, inbound: &Inbound) -> Result<(), Reason> {
+    match unless_forced(active, Box::pin(sleep(DYING)).as_mut()).await {
+        Some(()) => Ok(()),
+        None => Err(out_of_time(inbound, false)),
+    }
+}
+
+/// A request's head, for sending it again; what hyper has attached to it stays behind.
+pub fn head_of<B>(request: &Request<B>) -> Parts {
+    let mut head = Request::new(());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = request.uri().clone();
+    *head.version_mut() = request.version();
+    *head.headers_mut() = request.headers().clone();
+    head.into_parts().0
+}
+
 /// The app's response on its way to a client that speaks `version`.
 pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
     if let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
@@ -211,7 +243,8 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
     let unsized_body = response.body().size_hint().exact().is_none();
     let is_call = exchange.spoken == Spoken::Grpc;
     let (parts, inner) = response.into_parts();
-    let mut body = AppBody::new(inner, exchange, version == Version::HTTP_10 && unsized_body);
+    let outcome = outcome_of(parts.status);
+    let mut body = AppBody::new(inner, exchange, outcome, version == Version::HTTP_10 && unsized_body);
     if is_call {
         body.follow_call(&parts.headers);
     }
@@ -321,7 +354,7 @@ impl Asked {
 }
 
 /// The outcome that the app's status stands for.
-pub fn outcome_of(status: StatusCode) -> RequestOutcome {
+fn outcome_of(status: StatusCode) -> RequestOutcome {
     match status.as_u16() {
         ..300 => RequestOutcome::App2xx,
         300..400 => RequestOutcome::App3xx,

@@ -4,24 +4,14 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use http::header::TRANSFER_ENCODING;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::sleep;
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{Asked, answer, broke, note_forwarded, outcome_of, unless_forced};
+use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
-use crate::telemetry::metrics::Forced;
-use crate::upstream::connect::DYING;
-
-/// A copy of a request that may be sent again: without a body, on a reused connection.
-struct Again {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-}
 
 /// Sends a prepared request, once more if the connection turns out to have died before (contract §7), and passes the
 /// answer on.
@@ -49,19 +39,13 @@ pub async fn exchange(
             note_forwarded(inbound);
         }
         let may_retry = upstream.is_reused() && !retried;
-        let again = (may_retry && bodyless).then(|| Again::of(&next));
+        // Without a body, on a reused connection.
+        let again = (may_retry && bodyless).then(|| head_of(&next));
         let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
         let sent = unless_forced(active, pin!(sender.try_send_request(next))).await;
         let marks = upstream.marks();
         match sent {
-            None if marks.is_some_and(|marks| marks.wrote.get()) => {
-                inbound.worker.count_forced(Forced::RequestUnanswered);
-                return Err(Reason::CutUnanswered);
-            }
-            None => {
-                inbound.worker.count_forced(Forced::RequestUnsent);
-                return Err(Reason::CutUnsent);
-            }
+            None => return Err(out_of_time(inbound, marks.is_some_and(|marks| marks.wrote.get()))),
             Some(Ok(response))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS
                     || headers::has_other_coding(response.headers()) =>
@@ -70,15 +54,8 @@ pub async fn exchange(
                 return Err(Reason::AppAnswer);
             }
             Some(Ok(response)) => {
-                let exchange = Exchange {
-                    active: active.again(),
-                    permit: Some(permit),
-                    upstream: Some(Upstream::Pooled(upstream)),
-                    upload,
-                    inbound: Rc::clone(inbound),
-                    spoken: asked.spoken(),
-                    outcome: outcome_of(response.status()),
-                };
+                let upstream = Upstream::Pooled(upstream);
+                let exchange = Exchange::new(active, inbound, permit, upstream, upload, asked.spoken());
                 return Ok(answer(response, asked.version, exchange));
             }
             Some(Err(mut error)) => {
@@ -91,7 +68,7 @@ pub async fn exchange(
                         return Err(Reason::of_failed_body(active.conn()));
                     }
                     (Some(request), _) if may_retry => request,
-                    (None, Some(again)) if unanswered && twice => again.into_request(),
+                    (None, Some(again)) if unanswered && twice => Request::from_parts(again, RequestBody::empty()),
                     _ => {
                         broke(inbound, error.error());
                         return Err(Reason::AppBroke);
@@ -101,28 +78,9 @@ pub async fn exchange(
                 inbound.worker.metrics.retries.add(0);
                 drop(upstream);
                 // The permit is kept meanwhile: the request is in flight.
-                if unless_forced(active, Box::pin(sleep(DYING)).as_mut()).await.is_none() {
-                    inbound.worker.count_forced(Forced::RequestUnsent);
-                    return Err(Reason::CutUnsent);
-                }
+                pause_before_repeat(active, inbound).await?;
                 drop(permit);
             }
         }
-    }
-}
-
-// === impl Again ===
-
-impl Again {
-    fn of(request: &Request<RequestBody>) -> Self {
-        Self { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
-    }
-
-    fn into_request(self) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::empty());
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        *request.headers_mut() = self.headers;
-        request
     }
 }

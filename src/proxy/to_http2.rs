@@ -1,21 +1,16 @@
 //! One request to an app that speaks HTTP/2.
 
-use std::error::Error;
 use std::pin::pin;
 use std::rc::Rc;
 
-use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::sleep;
 
-use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{Asked, answer, broke, note_forwarded, outcome_of, unless_forced};
+use super::body::{Body, Exchange, RequestBody, Upstream, h2_cause};
+use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
-use crate::telemetry::metrics::Forced;
-use crate::upstream::connect::DYING;
 
 /// How often a request that the app has provably not looked at is sent again: a proof is no guarantee of progress.
 const MOST_TRIES: u32 = 5;
@@ -52,25 +47,15 @@ pub async fn exchange(
         }
         tries += 1;
         let (kept, upload) = (request.body().keeper(), request.body().upload());
-        let again = copy_of(&request);
+        let again = head_of(&request);
         let (error, slot) = match unless_forced(active, pin!(slot.send(request))).await {
-            None => {
-                inbound.worker.count_forced(Forced::RequestUnanswered);
-                return Err(Reason::CutUnanswered);
-            }
+            None => return Err(out_of_time(inbound, true)),
             Some((Ok(response), slot)) => {
                 if let Some(kept) = kept {
                     kept.let_go();
                 }
-                let exchange = Exchange {
-                    active: active.again(),
-                    permit: Some(permit),
-                    upstream: Some(Upstream::Stream(slot)),
-                    upload,
-                    inbound: Rc::clone(inbound),
-                    spoken: asked.spoken(),
-                    outcome: outcome_of(response.status()),
-                };
+                let upstream = Upstream::Stream(slot);
+                let exchange = Exchange::new(active, inbound, permit, upstream, upload, asked.spoken());
                 return Ok(answer(response, asked.version, exchange));
             }
             Some((Err(error), slot)) => (error, slot),
@@ -99,26 +84,15 @@ pub async fn exchange(
         }
         inbound.worker.metrics.retries.add(0);
         // The first repeat follows a farewell; where it fails as well, the app may need a moment to come back.
-        if tries > 1 && unless_forced(active, Box::pin(sleep(DYING)).as_mut()).await.is_none() {
-            inbound.worker.count_forced(Forced::RequestUnsent);
-            return Err(Reason::CutUnsent);
+        if tries > 1 {
+            pause_before_repeat(active, inbound).await?;
         }
         request = Request::from_parts(again, RequestBody::again(kept, active));
     }
 }
 
-fn copy_of(request: &Request<RequestBody>) -> Parts {
-    let mut again = Request::new(());
-    *again.method_mut() = request.method().clone();
-    *again.uri_mut() = request.uri().clone();
-    *again.version_mut() = request.version();
-    *again.headers_mut() = request.headers().clone();
-    again.into_parts().0
-}
-
 fn failed(error: &hyper::Error) -> Failed {
-    let cause = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
-    match cause {
+    match h2_cause(error) {
         Some(cause) if cause.is_remote() && cause.is_go_away() => Failed::Unprocessed,
         Some(cause) if cause.is_remote() && cause.reason() == Some(h2::Reason::REFUSED_STREAM) => Failed::Unprocessed,
         // Also by our own h2, for what it found wrong in the answer.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{answer, broke, outcome_of, unless_forced};
+use super::forward::{answer, broke, out_of_time, unless_forced};
 use super::relay::{Flow, Relay};
 use super::response::Reason;
 use super::{Inbound, headers, way};
@@ -57,10 +57,7 @@ pub async fn open(
         })),
     )
     .await;
-    let Some(answered) = answered else {
-        inbound.worker.count_forced(Forced::RequestUnanswered);
-        return Err(Reason::CutUnanswered);
-    };
+    let Some(answered) = answered else { return Err(out_of_time(inbound, true)) };
     let response = answered.map_err(|error| {
         if upload.is_some_and(|upload| upload.has_failed()) {
             return Reason::of_failed_body(conn);
@@ -88,15 +85,8 @@ pub async fn open(
         // How it ended shows in the body.
         let _ = connection.await;
     });
-    let exchange = Exchange {
-        active: active.again(),
-        permit: Some(permit),
-        upstream: Some(Upstream::Single(task.abort_handle())),
-        upload: None,
-        inbound: Rc::clone(inbound),
-        spoken: Spoken::Http1,
-        outcome: outcome_of(response.status()),
-    };
+    let upstream = Upstream::Single(task.abort_handle());
+    let exchange = Exchange::new(active, inbound, permit, upstream, None, Spoken::Http1);
     Ok(answer(response, version, exchange))
 }
 

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Inbound;
-use super::forward::unless_forced;
+use super::forward::{out_of_time, unless_forced};
 use super::response::Reason;
 use crate::lifecycle::in_flight::{Permit, Work};
 use crate::lifecycle::{Counted, Gate};
 use crate::listener::conn::Active;
 use crate::telemetry::logging::chain;
-use crate::telemetry::metrics::{Dial, Forced, Parked};
+use crate::telemetry::metrics::{Dial, Parked};
 use crate::upstream::connect::{CONNECT_TIMEOUT, DialError, Stream, dial};
 use crate::upstream::multiplex::{Near, Slot};
 use crate::upstream::park::{Unparked, park};
@@ -124,8 +124,7 @@ async fn find<T>(
         };
         let dialled = unless_forced(active, pin!(dialling)).await;
         let Some(dialled) = dialled else {
-            inbound.worker.count_forced(Forced::RequestUnsent);
-            return Err(Reason::CutUnsent);
+            return Err(out_of_time(inbound, false));
         };
         let Some(dialled) = dialled else {
             stay.end(Parked::TimedOut);

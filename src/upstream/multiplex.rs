@@ -84,7 +84,7 @@ const MOST_STREAMS: usize = 128;
 const GREETING: Duration = Duration::from_secs(1);
 /// A connection beyond the first that carries nothing for this long is closed.
 const SPARE: Duration = Duration::from_secs(5);
-/// Most bytes of one response that wait for the app to take them.
+/// Most bytes of one request that wait for the app to take them.
 const SEND_BUFFER: usize = 64 * 1024;
 
 // === impl Multiplex ===

@@ -36,6 +36,8 @@ pub enum Body {
 pub struct AppBody {
     inner: Incoming,
     exchange: Exchange,
+    /// How the request is counted if the body comes whole.
+    outcome: RequestOutcome,
     ended: Ended,
     /// Where the client would take a close for the body's proper end.
     close_delimited: bool,
@@ -57,8 +59,6 @@ pub struct Exchange {
     pub inbound: Rc<Inbound>,
     /// What the client speaks.
     pub spoken: Spoken,
-    /// How it will be counted if the body comes whole.
-    pub outcome: RequestOutcome,
 }
 
 /// What carries one exchange to the app.
@@ -112,6 +112,29 @@ pub enum BodyError {
 
 type PolledFrame = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
+// === impl Exchange ===
+
+impl Exchange {
+    /// The app's answer has begun.
+    pub fn new(
+        active: &Active,
+        inbound: &Rc<Inbound>,
+        permit: Permit,
+        upstream: Upstream,
+        upload: Option<Rc<Upload>>,
+        spoken: Spoken,
+    ) -> Self {
+        Self {
+            active: active.again(),
+            permit: Some(permit),
+            upstream: Some(upstream),
+            upload,
+            inbound: Rc::clone(inbound),
+            spoken,
+        }
+    }
+}
+
 // === impl Body ===
 
 impl Body {
@@ -163,8 +186,8 @@ impl HttpBody for Body {
 
 impl AppBody {
     /// The body of a response that goes to a client which `close_delimited` says sees its end by the close alone.
-    pub fn new(inner: Incoming, exchange: Exchange, close_delimited: bool) -> Self {
-        Self { inner, exchange, ended: Ended::NotYet, close_delimited, call: None }
+    pub fn new(inner: Incoming, exchange: Exchange, outcome: RequestOutcome, close_delimited: bool) -> Self {
+        Self { inner, exchange, outcome, ended: Ended::NotYet, close_delimited, call: None }
     }
 
     /// It answers a gRPC call; `headers` are the response's.
@@ -274,7 +297,7 @@ impl AppBody {
 
     fn outcome(&self, whole: bool) -> RequestOutcome {
         match self.ended {
-            _ if whole => self.exchange.outcome,
+            _ if whole => self.outcome,
             Ended::Cut(kind) => {
                 self.exchange.inbound.worker.count_forced(kind);
                 RequestOutcome::Cut
@@ -296,13 +319,17 @@ impl BodyError {
     /// What the app said is passed on, but for a reason that would have the client send everything again, and what our
     /// own h2 found wrong.
     fn of_app(error: hyper::Error) -> Self {
-        let cause = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<h2::Error>());
-        match cause {
+        match h2_cause(&error) {
             Some(cause) if !cause.is_remote() || !cause.is_reset() => Self::Truncated,
             Some(cause) if cause.reason() == Some(h2::Reason::REFUSED_STREAM) => Self::Truncated,
             Some(_) | None => Self::Upstream(error),
         }
     }
+}
+
+/// What h2 said, if it was h2 that hyper had the error from.
+pub fn h2_cause(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
 /// Clients that tear down everything at a GOAWAY are told from those that merely went.

@@ -20,10 +20,7 @@ pub struct Http2 {
     block_since: Cell<Option<Tick>>,
     /// When the first GOAWAY was handed to h2.
     told_at: Cell<Option<Tick>>,
-    /// Hand h2 the acknowledgement that the client owes.
-    owes_ack: Cell<bool>,
-    /// That has been decided.
-    acked: Cell<bool>,
+    ack: Cell<Ack>,
     /// The notice does not wait for a moment without open streams any more.
     insists: Cell<bool>,
     resets: Resets,
@@ -47,6 +44,17 @@ pub struct Stream {
     response: RefCell<Option<Waker>>,
     request: RefCell<Option<Waker>>,
     _open: Option<Counted>,
+}
+
+/// The acknowledgement of h2's PING between the two GOAWAYs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ack {
+    /// From the client; whether it has come is between the two of them.
+    Awaited,
+    /// The client had its time: h2 gets it from us at the next boundary.
+    Owed,
+    /// h2 has it.
+    PutIn,
 }
 
 /// Streams opened and streams reset by the client, within one second.
@@ -84,8 +92,7 @@ impl Http2 {
             frames: RefCell::new(Frames::from_client()),
             block_since: Cell::new(None),
             told_at: Cell::new(None),
-            owes_ack: Cell::new(false),
-            acked: Cell::new(false),
+            ack: Cell::new(Ack::Awaited),
             insists: Cell::new(false),
             resets: Resets::default(),
             near: Near::default(),
@@ -112,7 +119,11 @@ impl Http2 {
 
     /// The acknowledgement has to be put in here, between two of the client's frames. True once.
     pub fn take_owed_ack(&self) -> bool {
-        self.owes_ack.get() && self.frames.borrow().at_boundary() && self.owes_ack.replace(false)
+        let now = self.is_stuck() && self.frames.borrow().at_boundary();
+        if now {
+            self.ack.set(Ack::PutIn);
+        }
+        now
     }
 
     /// More of the client's streams are reset than a client has reason to.
@@ -147,12 +158,16 @@ impl Http2 {
 
     /// The client had its time: its acknowledgement is taken as read. True if that is news.
     pub fn ack_overdue(&self) -> bool {
-        !self.acked.replace(true) && !self.owes_ack.replace(true)
+        let news = self.ack.get() == Ack::Awaited;
+        if news {
+            self.ack.set(Ack::Owed);
+        }
+        news
     }
 
     /// The acknowledgement could not be put in: the client has stopped in the middle of a frame, or reads nothing.
     pub fn is_stuck(&self) -> bool {
-        self.owes_ack.get()
+        self.ack.get() == Ack::Owed
     }
 
     /// Nothing of ours is under way; h2 may still wait for the client to take the end of it.
@@ -295,99 +310,4 @@ impl Resets {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(kind: u8, flags: u8) -> [u8; 9] {
-        [0, 0, 0, kind, flags, 0, 0, 0, 1]
-    }
-
-    fn connection() -> Http2 {
-        let http2 = Http2::new();
-        http2.read(crate::detect::preface::HTTP2, Tick::default());
-        http2
-    }
-
-    #[test]
-    fn an_owed_ack_waits_for_the_end_of_the_frame_and_comes_once() {
-        let http2 = connection();
-        assert!(!http2.take_owed_ack(), "nothing is owed");
-        http2.read(&[0, 0, 4, FrameHead::DATA, 0, 0, 0, 0, 1, b'a', b'b'], Tick::default());
-        assert!(http2.ack_overdue());
-        assert!(!http2.ack_overdue(), "decided once");
-        assert!(!http2.take_owed_ack(), "in the middle of a frame");
-        http2.read(b"cd", Tick::default());
-        assert!(http2.take_owed_ack());
-        assert!(!http2.take_owed_ack(), "once");
-    }
-
-    #[test]
-    fn an_open_header_block_is_timed_from_its_beginning() {
-        let http2 = connection();
-        http2.read(&frame(FrameHead::HEADERS, 0), Tick::from_millis(100));
-        http2.read(&frame(9, 0), Tick::from_millis(900));
-        let longest = Duration::from_secs(1);
-        assert!(!http2.is_block_late(longest, Tick::from_millis(1099)));
-        assert!(http2.is_block_late(longest, Tick::from_millis(1100)));
-        http2.read(&frame(9, 4), Tick::from_millis(1100));
-        assert!(!http2.is_block_late(longest, Tick::from_millis(9999)));
-    }
-
-    #[test]
-    fn a_storm_of_resets_is_told_from_a_busy_second() {
-        let http2 = connection();
-        for _ in 0..MOST_RESETS {
-            http2.read(&frame(FrameHead::HEADERS, 4), Tick::default());
-            http2.read(&frame(FrameHead::RST_STREAM, 0), Tick::default());
-        }
-        assert!(!http2.floods());
-        http2.read(&frame(FrameHead::RST_STREAM, 0), Tick::default());
-        assert!(http2.floods());
-        http2.read(&frame(FrameHead::HEADERS, 4), Tick::from_millis(1000));
-        assert!(!http2.floods(), "a new second");
-    }
-
-    #[test]
-    fn closing_in_any_order_leaves_the_others() {
-        let http2 = connection();
-        let streams: Vec<_> = (0..4).map(|_| http2.open(0.5, Tick::default(), None)).collect();
-        for (index, left) in [(1, 3), (0, 2), (3, 1), (2, 0)] {
-            assert_eq!(http2.close(&streams[index]), left == 0);
-            assert_eq!(http2.streams.borrow().len(), left);
-        }
-    }
-
-    #[test]
-    fn only_an_endable_stream_is_asked_before_the_deadline_and_forced_half_a_second_later() {
-        let at = Tick::from_millis;
-        let (close, force_at) = (Some(Window { start: at(10_000), end: at(12_000) }), Some(at(13_000)));
-        let http2 = connection();
-        let (plain, grpc) = (http2.open(0.5, at(0), None), http2.open(0.5, at(0), None));
-        grpc.set_endable(at(0));
-        for (now, expected) in [
-            (10_999, (Ask::NOTHING, Ask::NOTHING)),
-            (11_000, (Ask::NOTHING, Ask::CLOSE)),
-            (11_499, (Ask::NOTHING, Ask::CLOSE)),
-            (11_500, (Ask::NOTHING, Ask::FORCE)),
-            (13_000, (Ask::FORCE, Ask::FORCE)),
-        ] {
-            http2.sweep_streams(close, force_at, at(now));
-            assert_eq!((plain.asked(), grpc.asked()), expected, "at {now}");
-        }
-    }
-
-    #[test]
-    fn a_call_whose_head_has_just_gone_out_has_a_second_but_not_beyond_the_window() {
-        let at = Tick::from_millis;
-        let close = Some(Window { start: at(10_000), end: at(12_000) });
-        for (head, asked) in [(10_500, 11_500), (11_900, 12_000)] {
-            let http2 = connection();
-            let late = http2.open(0.0, at(head), None);
-            late.set_endable(at(head));
-            http2.sweep_streams(close, None, at(asked - 1));
-            assert_eq!(late.asked(), Ask::NOTHING, "head at {head}");
-            http2.sweep_streams(close, None, at(asked));
-            assert_eq!(late.asked(), Ask::CLOSE, "head at {head}");
-        }
-    }
-}
+mod tests;
