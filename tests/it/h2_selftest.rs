@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::harness::app::{After, App, AppOptions, Farewell, Listen, Speaks};
+use crate::harness::app::{After, AppOptions, Farewell, Speaks};
 use crate::harness::client::{Ending, Failure, Raw, Request, send};
 use crate::harness::h2::grpc::{self, message, number_of, numbered};
 use crate::harness::h2::{
@@ -14,15 +13,8 @@ use crate::harness::h2::{
     setting,
 };
 use crate::harness::http::{Sum, pattern};
+use crate::harness::stage::app;
 use crate::harness::{SOON, fresh_ip};
-
-/// An app outside any pod, with its address and its directory.
-async fn app(options: AppOptions) -> (App, SocketAddr, TempDir) {
-    let dir = TempDir::new().unwrap();
-    let address = SocketAddr::new(fresh_ip(), 8080);
-    let options = AppOptions { listen: Listen::Tcp(address), ..options };
-    (options.start("app", dir.path()).await, address, dir)
-}
 
 #[tokio::test]
 async fn both_protocols_are_served_on_one_port() {

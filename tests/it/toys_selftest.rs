@@ -1,6 +1,5 @@
 //! Owns tests of the harness's toys: app, clients, balancer, readers of what ebbtide shows.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -8,7 +7,8 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-use crate::harness::app::{App, AppOptions, Listen, OnTerm};
+use crate::harness::SOON;
+use crate::harness::app::{AppOptions, Listen, OnTerm};
 use crate::harness::balancer::Balancer;
 use crate::harness::broker::Broker;
 use crate::harness::client::{Connection, Ending, Failure, IdleHolder, Load, Plan, Raw, Request, fresh_id, send};
@@ -16,16 +16,8 @@ use crate::harness::ebbtide::metrics::Metrics;
 use crate::harness::ebbtide::surface::listening_address;
 use crate::harness::http::Wire;
 use crate::harness::process::Exit;
+use crate::harness::stage::app;
 use crate::harness::wait::eventually;
-use crate::harness::{SOON, fresh_ip};
-
-/// An app outside any pod, with its address and its directory.
-async fn app(options: AppOptions) -> (App, SocketAddr, TempDir) {
-    let dir = TempDir::new().unwrap();
-    let address = SocketAddr::new(fresh_ip(), 8080);
-    let options = AppOptions { listen: Listen::Tcp(address), ..options };
-    (options.start("app", dir.path()).await, address, dir)
-}
 
 #[tokio::test]
 async fn the_app_answers_as_its_paths_ask() {

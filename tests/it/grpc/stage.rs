@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::app::{App, AppOptions, Listen};
+use crate::harness::SOON;
+use crate::harness::app::{App, AppOptions};
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::h2::{Answer, H2Client, RawH2};
-use crate::harness::{SOON, fresh_ip};
-
-/// A long life after t0: tests end it themselves.
-pub(crate) const LONG: &str = "grace_period: 60s, hold: 30s, close: 2s, margin: 1s";
+use crate::harness::stage::alone;
+pub(crate) use crate::harness::stage::{LONG, front, plain, terminate};
 
 /// A short hold; streams end between 5.3 and 7.3 s after t0.
 pub(crate) const ENDS: &str = "grace_period: 9s, hold: 300ms, close: 1s, close_spread: 2s, quiet: 300ms, margin: 700ms";
@@ -27,28 +26,9 @@ pub(crate) struct Stage {
     dir: TempDir,
 }
 
-/// Plain mode, with the section `drain` of the configuration as given.
-pub(crate) fn plain(drain: &str) -> Config {
-    Config::new().yaml(&format!("drain: {{{drain}}}"))
-}
-
-/// The same, and the metrics port waits for one scrape when the drain is over.
+/// Plain mode, and the metrics port waits for one scrape when the drain is over.
 pub(crate) fn scraped(drain: &str) -> Config {
     Config::new().yaml(&format!("drain: {{{drain}}}\nmetrics: {{final_scrape: 5s}}"))
-}
-
-/// Starts ebbtide in front of any address and waits until it has seen the app.
-pub(crate) async fn front(config: Config, upstream: &str) -> (Ebbtide, SocketAddr) {
-    let px = config.upstream(upstream).start().await;
-    let address = px.inbound().await;
-    px.metric_becomes("ebbtide_phase", &[("phase", "serving")], SOON, |on| on == 1.0).await;
-    (px, address)
-}
-
-/// t0, by a signal; returns when ebbtide has seen it.
-pub(crate) async fn terminate(px: &Ebbtide) {
-    px.signal(Signal::TERM);
-    px.metric_becomes("ebbtide_termination_start_time_seconds", &[], SOON, |at| at > 0.0).await;
 }
 
 /// The status of a trailers-only answer of ebbtide's own, and why.
@@ -62,12 +42,7 @@ pub(crate) fn own_refusal(answer: &Answer) -> (u16, &str) {
 
 impl Stage {
     pub(crate) async fn start(options: AppOptions, config: Config) -> Self {
-        let dir = TempDir::new().expect("a temporary directory");
-        let options = match options.listen {
-            Listen::Pod => AppOptions { listen: Listen::Tcp(SocketAddr::new(fresh_ip(), 8080)), ..options },
-            _ => options,
-        };
-        let app = options.start("app", dir.path()).await;
+        let (app, options, dir) = alone(options).await;
         let (px, address) = front(config, &options.upstream()).await;
         Self { app, px, address, options, dir }
     }

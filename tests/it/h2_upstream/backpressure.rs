@@ -14,9 +14,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// Resident memory in bytes.
 fn resident(px: &Ebbtide) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", px.process.pid())).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident set");
-    line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).expect("a number") * 1024
+    crate::harness::stage::resident(px) * 1024
 }
 
 /// A client that takes what the first window allows and nothing more.

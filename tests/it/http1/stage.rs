@@ -6,27 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::harness::app::{App, AppOptions, Listen};
+use crate::harness::SOON;
+use crate::harness::app::{App, AppOptions};
 use crate::harness::client::{Connection, Failure, Raw, Reply, Request, fresh_id, send};
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::http::Wire;
-use crate::harness::{SOON, fresh_ip};
-
-/// A long life after t0: tests end it themselves.
-pub(super) const LONG: &str = "grace_period: 60s, hold: 30s, close: 2s, margin: 1s";
-
-/// Every response from 300 ms after t0 on says `close`, and the hold goes on for as long as requests come.
-pub(super) const TOLD: &str =
-    "grace_period: 60s, hold: {min: 300ms, quiet: 10s, max: 30s}, notice_after: 0%, close: 2s, margin: 1s";
-
-/// A short hold, then all the time that a drain may need.
-pub(super) const DRAINS: &str =
-    "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
+use crate::harness::stage::alone;
+pub(super) use crate::harness::stage::{DRAINS, LONG, TOLD, front, plain, resident, terminate};
 
 /// An app and an ebbtide in front of it.
 #[derive(Debug)]
@@ -47,29 +37,11 @@ pub(super) struct Script {
     task: JoinHandle<()>,
 }
 
-/// Plain mode, with the section `drain` of the configuration as given.
-pub(super) fn plain(drain: &str) -> Config {
-    Config::new().yaml(&format!("drain: {{{drain}}}"))
-}
-
-/// Starts ebbtide in front of any address and waits until it has seen the app.
-pub(super) async fn front(config: Config, upstream: &str) -> (Ebbtide, SocketAddr) {
-    let px = config.upstream(upstream).start().await;
-    let address = px.inbound().await;
-    px.metric_becomes("ebbtide_phase", &[("phase", "serving")], SOON, |on| on == 1.0).await;
-    (px, address)
-}
-
 // === impl Stage ===
 
 impl Stage {
     pub(super) async fn start(options: AppOptions, config: Config) -> Self {
-        let dir = TempDir::new().expect("a temporary directory");
-        let options = match options.listen {
-            Listen::Pod => AppOptions { listen: Listen::Tcp(SocketAddr::new(fresh_ip(), 8080)), ..options },
-            _ => options,
-        };
-        let app = options.start("app", dir.path()).await;
+        let (app, options, dir) = alone(options).await;
         let (px, address) = front(config, &options.upstream()).await;
         Self { app, px, address, _dir: dir }
     }
@@ -114,22 +86,10 @@ impl Stage {
     }
 }
 
-pub(super) async fn terminate(px: &Ebbtide) {
-    px.signal(Signal::TERM);
-    px.metric_becomes("ebbtide_termination_start_time_seconds", &[], SOON, |at| at > 0.0).await;
-}
-
 pub(super) fn assert_no_panic(px: &Ebbtide) {
     let log = px.log_text();
     assert!(!log.contains("panicked"), "{log}");
     assert!(px.process.is_running(), "ebbtide ended: {:?}\n{log}", px.process.exited());
-}
-
-/// Resident memory of a process in KiB.
-pub(super) fn resident(px: &Ebbtide) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", px.process.pid())).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident set");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
 // === impl Script ===

@@ -23,26 +23,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::app::{App, AppOptions, Listen};
+use crate::harness::SOON;
+use crate::harness::app::{App, AppOptions};
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::h2::{Control, NO_LAST, RawH2, code};
 use crate::harness::process::Exit;
+use crate::harness::stage::{DRAINS, LONG, TOLD, alone, front, plain, resident, terminate};
 use crate::harness::wait::Mono;
-use crate::harness::{SOON, fresh_ip};
-
-/// A long life after t0, whose notice window opens after 15 s: no test waits for it.
-const LONG: &str = "grace_period: 60s, hold: 30s, close: 2s, margin: 1s";
-
-/// Everybody is told within 300 ms after t0, and the hold goes on for as long as requests come.
-const TOLD: &str =
-    "grace_period: 60s, hold: {min: 300ms, quiet: 10s, max: 30s}, notice_after: 0%, close: 2s, margin: 1s";
-
-/// A short hold, then all the time that a drain may need.
-const DRAINS: &str = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -67,24 +57,19 @@ struct Stage {
 impl Stage {
     /// An app that speaks HTTP/2.
     async fn start(drain: &str) -> Self {
-        Self::with(AppOptions::default().h2c(), Config::new().yaml(&format!("drain: {{{drain}}}"))).await
+        Self::with(AppOptions::default().h2c(), plain(drain)).await
     }
 
     async fn with(options: AppOptions, config: Config) -> Self {
-        let dir = TempDir::new().expect("a temporary directory");
-        let options = AppOptions { listen: Listen::Tcp(SocketAddr::new(fresh_ip(), 8080)), ..options };
-        let app = options.start("app", dir.path()).await;
-        let px = config.upstream(&options.upstream()).start().await;
-        let address = px.inbound().await;
-        px.metric_becomes("ebbtide_phase", &[("phase", "serving")], SOON, |on| on == 1.0).await;
+        let (app, options, dir) = alone(options).await;
+        let (px, address) = front(config, &options.upstream()).await;
         Self { app, px, address, _dir: dir }
     }
 
     /// t0, by a signal; answers a moment that is not later than it.
     async fn terminate(&self) -> Mono {
         let before = Mono::now();
-        self.px.signal(Signal::TERM);
-        self.px.metric_becomes("ebbtide_termination_start_time_seconds", &[], SOON, |at| at > 0.0).await;
+        terminate(&self.px).await;
         before
     }
 
@@ -134,11 +119,4 @@ fn assert_two_phases(raw: &RawH2) -> u32 {
 /// How often each id reached the app; absent ids never did.
 fn times(seen: &BTreeMap<String, usize>, id: &str) -> usize {
     seen.get(id).copied().unwrap_or(0)
-}
-
-/// Resident memory of a process in KiB.
-fn resident(px: &Ebbtide) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", px.process.pid())).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident set");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }

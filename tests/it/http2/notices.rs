@@ -2,11 +2,10 @@
 
 use tokio::task::JoinSet;
 
-use super::{DRAINS, MILLIS, SECONDS, SHUTDOWN_PING, Stage, TOLD, assert_two_phases};
+use super::{DRAINS, MILLIS, SECONDS, SHUTDOWN_PING, Stage, TOLD, assert_two_phases, plain};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
 use crate::harness::client::Ending;
-use crate::harness::ebbtide::Config;
 use crate::harness::h2::{Frame, Kind, NO_LAST, PREFACE, RawH2, code, request};
 use crate::harness::http::{Sum, pattern};
 use crate::harness::wait::Mono;
@@ -16,7 +15,7 @@ use crate::harness::wait::Mono;
 #[tokio::test]
 async fn the_farewell_is_two_goaways_around_a_ping() {
     for options in [AppOptions::default().h2c(), AppOptions::default()] {
-        let told = Config::new().yaml(&format!("drain: {{{TOLD}}}"));
+        let told = plain(TOLD);
         let stage = Stage::with(options, told).await;
         let mut raw = stage.used().await;
         raw.acks_pings = false;

@@ -3,10 +3,9 @@
 
 use rustix::process::Signal;
 
-use super::{LONG, MILLIS, Stage};
+use super::{LONG, MILLIS, Stage, plain};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
-use crate::harness::ebbtide::Config;
 use crate::harness::h2::{Call, Frame, H2Client, Held, code, request};
 use crate::harness::wait::eventually;
 
@@ -14,7 +13,7 @@ use crate::harness::wait::eventually;
 /// when it goes on. Many servers, h2 among them, take more than twenty of these for an attack and end the connection.
 #[tokio::test]
 async fn callers_that_lose_patience_with_a_pausing_app_do_not_hurt_others() {
-    let config = Config::new().yaml(&format!("drain: {{{LONG}}}")).env("EBBTIDE_WORKERS", "1");
+    let config = plain(LONG).env("EBBTIDE_WORKERS", "1");
     let stage = Stage::with(AppOptions::default().h2c(), config).await;
     let client = H2Client::new(stage.address, 2);
     let streaming = Held::start(&client, &Call::server_stream(None, MILLIS(20), 20), 10);

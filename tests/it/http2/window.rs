@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{LONG, MILLIS, SECONDS, Stage, TOLD, assert_two_phases};
+use super::{LONG, MILLIS, SECONDS, Stage, TOLD, assert_two_phases, plain};
 use crate::harness::app::AppOptions;
 use crate::harness::client::Ending;
-use crate::harness::ebbtide::Config;
 use crate::harness::h2::{Frame, RawH2, code};
 use crate::harness::wait::Mono;
 use crate::harness::{SOON, heavy};
@@ -197,7 +196,7 @@ async fn a_client_that_comes_back_again_and_again_is_served_each_time() {
 /// nobody's business but ours.
 #[tokio::test]
 async fn an_app_that_leaves_after_t0_has_its_clients_told_at_once() {
-    let config = Config::new().yaml(&format!("drain: {{{LONG}}}")).env("EBBTIDE_WORKERS", "1");
+    let config = plain(LONG).env("EBBTIDE_WORKERS", "1");
     let stage = Stage::with(AppOptions::default().h2c(), config).await;
     let mut idle = stage.used().await;
     let mut active = stage.used().await;

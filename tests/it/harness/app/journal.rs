@@ -1,6 +1,7 @@
 //! Owns the app's journal: what it received and did, with times, in a file that outlives it.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -84,6 +85,22 @@ impl Journal {
             *seen.entry(line.get("id").to_owned()).or_default() += 1;
         }
         seen
+    }
+
+    /// Panics unless every answered call reached the app exactly once and no other more often.
+    pub(crate) fn assert_at_most_once<'a, E: Debug + 'a>(
+        &self,
+        calls: impl Iterator<Item = (&'a str, &'a Result<u16, E>)>,
+    ) {
+        let seen = self.seen();
+        for (id, result) in calls {
+            let times = seen.get(id).copied().unwrap_or(0);
+            let fits = match result {
+                Ok(_) => times == 1,
+                Err(_) => times <= 1,
+            };
+            assert!(fits, "{id} ({result:?}) reached the app {times} times");
+        }
     }
 
     /// The first SIGTERM of the last life.

@@ -1,0 +1,64 @@
+//! Owns the set that most tests play on: an app, and an ebbtide in plain mode in front of it.
+
+use std::net::SocketAddr;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::app::{App, AppOptions, Listen};
+use super::ebbtide::{Config, Ebbtide};
+use super::{SOON, fresh_ip};
+
+/// A long life after t0, whose notice window opens after 15 s: tests end it themselves.
+pub(crate) const LONG: &str = "grace_period: 60s, hold: 30s, close: 2s, margin: 1s";
+
+/// Everybody is told within 300 ms after t0, and the hold goes on for as long as requests come.
+pub(crate) const TOLD: &str =
+    "grace_period: 60s, hold: {min: 300ms, quiet: 10s, max: 30s}, notice_after: 0%, close: 2s, margin: 1s";
+
+/// A short hold, then all the time that a drain may need.
+pub(crate) const DRAINS: &str =
+    "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
+
+/// Plain mode, with the section `drain` of the configuration as given.
+pub(crate) fn plain(drain: &str) -> Config {
+    Config::new().yaml(&format!("drain: {{{drain}}}"))
+}
+
+/// An app outside any pod, on an address of its own unless it has one; what it was started with, and its directory.
+pub(crate) async fn alone(options: AppOptions) -> (App, AppOptions, TempDir) {
+    let dir = TempDir::new().expect("a temporary directory");
+    let options = match options.listen {
+        Listen::Pod => AppOptions { listen: Listen::Tcp(SocketAddr::new(fresh_ip(), 8080)), ..options },
+        _ => options,
+    };
+    (options.start("app", dir.path()).await, options, dir)
+}
+
+/// An app alone on an address of its own, with that address and its directory.
+pub(crate) async fn app(options: AppOptions) -> (App, SocketAddr, TempDir) {
+    let address = SocketAddr::new(fresh_ip(), 8080);
+    let (app, _, dir) = alone(AppOptions { listen: Listen::Tcp(address), ..options }).await;
+    (app, address, dir)
+}
+
+/// Starts ebbtide in front of any address and waits until it has seen the app.
+pub(crate) async fn front(config: Config, upstream: &str) -> (Ebbtide, SocketAddr) {
+    let px = config.upstream(upstream).start().await;
+    let address = px.inbound().await;
+    px.metric_becomes("ebbtide_phase", &[("phase", "serving")], SOON, |on| on == 1.0).await;
+    (px, address)
+}
+
+/// t0, by a signal; returns when ebbtide has seen it.
+pub(crate) async fn terminate(px: &Ebbtide) {
+    px.signal(Signal::TERM);
+    px.metric_becomes("ebbtide_termination_start_time_seconds", &[], SOON, |at| at > 0.0).await;
+}
+
+/// Resident memory of a process in KiB.
+pub(crate) fn resident(px: &Ebbtide) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", px.process.pid())).expect("the process runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident set");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
