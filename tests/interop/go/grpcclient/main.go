@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -44,36 +43,6 @@ type ended struct {
 	Whole      bool   `json:"whole"`
 	ByClient   bool   `json:"by_client"`
 	EndMs      int64  `json:"end_ms"`
-}
-
-type report struct {
-	mutex   sync.Mutex
-	Client  string         `json:"client"`
-	Ok      int            `json:"ok"`
-	Failed  int            `json:"failed"`
-	Codes   map[string]int `json:"codes"`
-	Errors  []string       `json:"errors"`
-	Streams []ended        `json:"streams"`
-}
-
-func (report *report) unary(err error) {
-	report.mutex.Lock()
-	defer report.mutex.Unlock()
-	if err == nil {
-		report.Ok++
-		return
-	}
-	report.Failed++
-	report.Codes[fmt.Sprint(int(status.Code(err)))]++
-	if len(report.Errors) < 5 {
-		report.Errors = append(report.Errors, err.Error())
-	}
-}
-
-func (report *report) stream(one ended) {
-	report.mutex.Lock()
-	defer report.mutex.Unlock()
-	report.Streams = append(report.Streams, one)
 }
 
 // call makes one unary call and looks whether the answer is its own; every tenth is one to the standard health service.
@@ -151,7 +120,7 @@ func open(ctx context.Context, channel *grpc.ClientConn, kind string, first func
 
 func main() {
 	flag.Parse()
-	result := &report{Client: "grpc-go", Codes: map[string]int{}, Errors: []string{}, Streams: []ended{}}
+	result := wire.NewReport("grpc-go")
 	ctx, cancel := context.WithCancel(context.Background())
 	var pool []*grpc.ClientConn
 	for range channels {
@@ -171,7 +140,8 @@ func main() {
 	for number := range unaryTasks {
 		start(number, func(channel *grpc.ClientConn, first func()) {
 			for count := 0; ctx.Err() == nil; count++ {
-				result.unary(call(channel, fmt.Sprintf("go-%d-%d", number, count), count))
+				err := call(channel, fmt.Sprintf("go-%d-%d", number, count), count)
+				result.Call(fmt.Sprint(int(status.Code(err))), err)
 				first()
 				time.Sleep(*pace)
 			}
@@ -181,21 +151,12 @@ func main() {
 		for number := range count {
 			start(number, func(channel *grpc.ClientConn, first func()) {
 				for ctx.Err() == nil {
-					result.stream(open(ctx, channel, kind, first))
+					result.Stream(open(ctx, channel, kind, first))
 					// A client that comes back at once would hammer a service that is down.
 					time.Sleep(100 * time.Millisecond)
 				}
 			})
 		}
 	}
-	go func() {
-		ready.Wait()
-		wire.Say(map[string]any{"event": "ready"})
-	}()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	tasks.Wait()
-	wire.Say(result)
+	result.Finish(&tasks, &ready, cancel)
 }

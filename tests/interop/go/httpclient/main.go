@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -27,16 +26,6 @@ const (
 	tasks      = 6
 	slowMillis = 700
 )
-
-type report struct {
-	mutex   sync.Mutex
-	Client  string         `json:"client"`
-	Ok      int            `json:"ok"`
-	Failed  int            `json:"failed"`
-	Codes   map[string]int `json:"codes"`
-	Errors  []string       `json:"errors"`
-	Streams []any          `json:"streams"`
-}
 
 // once is a body that can't be sent a second time.
 type once struct{ io.Reader }
@@ -79,7 +68,7 @@ func exchange(client *http.Client, id string, number int) (string, error) {
 
 func main() {
 	flag.Parse()
-	result := &report{Client: "go-http", Codes: map[string]int{}, Errors: []string{}, Streams: []any{}}
+	result := wire.NewReport("go-http")
 	ctx, cancel := context.WithCancel(context.Background())
 	var clients []*http.Client
 	for range transports {
@@ -89,17 +78,7 @@ func main() {
 	}
 	try := func(task, number int) {
 		code, err := exchange(clients[task%transports], fmt.Sprintf("go-%d-%d", task, number), number)
-		result.mutex.Lock()
-		defer result.mutex.Unlock()
-		if err == nil {
-			result.Ok++
-			return
-		}
-		result.Failed++
-		result.Codes[code]++
-		if len(result.Errors) < 5 {
-			result.Errors = append(result.Errors, err.Error())
-		}
+		result.Call(code, err)
 	}
 	// One after the other: requests that find no connection each dial one, all but one of these are given up, and those
 	// that are kept might all lead to the pod that stays.
@@ -119,14 +98,5 @@ func main() {
 			}
 		})
 	}
-	go func() {
-		ready.Wait()
-		wire.Say(map[string]any{"event": "ready"})
-	}()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	running.Wait()
-	wire.Say(result)
+	result.Finish(&running, &ready, cancel)
 }
