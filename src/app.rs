@@ -252,6 +252,9 @@ fn log_start(config: &Config, budget: &Budget) {
     if let Some(shrunk) = budget.shrunk.as_ref().filter(|shrunk| shrunk.user_set) {
         tracing::warn!("{}", shrunk.message);
     }
+    for late in budget.too_late() {
+        tracing::warn!("{late}");
+    }
 }
 
 fn log_addresses(config: &Config, sockets: &[Bound], admin: &TcpListener) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::{Config, Direction};
+use crate::config::{Config, Direction, Protocol};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::machine::Snapshot;
 use crate::lifecycle::phase::Phase;
@@ -21,8 +21,10 @@ use crate::lifecycle::tick::Tick;
 use crate::listener::accept::{self, Accepting};
 use crate::listener::conn::{Ask, Conn, Doing};
 use crate::listener::streams::{ACK_TIMER, Http2};
+use crate::proxy::relay::Gear;
 use crate::proxy::{Inbound, outbound};
 use crate::telemetry::metrics::{Forced, Metrics};
+use crate::upstream::remote::Remote;
 
 /// What every connection of a worker may use.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct Worker {
     coarse_now: Cell<Tick>,
     conns: RefCell<Vec<Rc<Conn>>>,
     inbound: RefCell<Vec<Rc<Inbound>>>,
+    /// What all its relays share.
+    pub gear: Gear,
 }
 
 /// Runs hyper's tasks on the worker that started them.
@@ -99,6 +103,7 @@ impl Worker {
             coarse_now: Cell::new(lifecycle.now()),
             conns: RefCell::default(),
             inbound: RefCell::default(),
+            gear: Gear::new(),
         });
         let result = runtime.block_on(worker.serve(sockets, started));
         // A name that is being looked up must not keep the process.
@@ -170,8 +175,8 @@ impl Worker {
                     accepting.push(Accepting { task, socket, inbound });
                 }
                 Direction::Outbound => {
-                    let upstream = listener.upstream.clone();
-                    drop(tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), upstream)));
+                    let remote = Remote::new(&listener.upstream, listener.connect_timeout);
+                    drop(tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), remote)));
                 }
             }
         }
@@ -238,18 +243,26 @@ impl Worker {
                 if patience || spread_over { Ask::HEAD_TIMEOUT } else { Ask::NOTHING }
             }
             Doing::Http2 => conn.http2().map_or(Ask::NOTHING, |http2| self.due_http2(conn, http2, snapshot, now)),
-            Doing::Exchange if snapshot.phase < Phase::Closing => Ask::NOTHING,
-            Doing::Exchange if killed => Ask::KILL,
-            Doing::Exchange if reached(snapshot.force_at) => Ask::FORCE,
-            Doing::Exchange => Ask::NOTHING,
-            Doing::Tunnel if killed => Ask::KILL,
-            Doing::Tunnel => match snapshot.stream_close {
-                Some(window) if now >= window.end => Ask::FORCE,
-                Some(window) if now >= window.moment(conn.share) => Ask::CLOSE,
-                Some(_) | None => Ask::NOTHING,
-            },
+            Doing::Exchange if snapshot.phase >= Phase::Closing && killed => Ask::KILL,
+            Doing::Exchange if snapshot.phase >= Phase::Closing && reached(snapshot.force_at) => Ask::FORCE,
+            Doing::Relay if killed => Ask::KILL,
+            Doing::Relay if self.is_silent_for_too_long(conn, now) => Ask::CLOSE,
+            Doing::Exchange | Doing::Relay => {
+                conn.long.get().map_or(Ask::NOTHING, |long| long.due(conn.share, snapshot, now))
+            }
             Doing::Lingering => Ask::NOTHING,
         }
+    }
+
+    /// The silence that a TCP listener allows is over.
+    fn is_silent_for_too_long(&self, conn: &Conn, now: Tick) -> bool {
+        let inbound = self.inbound.borrow();
+        let Some(one) = inbound.get(conn.listener).filter(|one| one.config.protocol == Protocol::Tcp) else {
+            return false;
+        };
+        let half_closed = one.config.half_closed_timeout.filter(|_| conn.half_closed.get());
+        let longest = half_closed.into_iter().chain(one.config.idle_timeout).min();
+        longest.is_some_and(|longest| now.since(conn.since.get()) >= longest)
     }
 
     /// What it is time for on an HTTP/2 connection; its streams are asked by the way.
@@ -261,7 +274,7 @@ impl Worker {
         if snapshot.phase >= Phase::Closing && snapshot.kill_at.is_some_and(|at| now >= at - LEAD) {
             return Ask::KILL;
         }
-        http2.sweep_streams(snapshot.stream_close, snapshot.force_at, now);
+        http2.sweep_streams(snapshot, now);
         match http2.told_at() {
             None => {
                 let came_late = conn.accepted >= deadlines.notice.start;

@@ -37,7 +37,7 @@ pub(super) fn parse_bind(text: &str) -> Result<SocketAddr, Fault> {
     Err(Fault::new("is not an address to listen on").hint("write it like 0.0.0.0:14080, [::]:14080 or :14080"))
 }
 
-/// Reads `http://HOST[:PORT]` (`h2c`, `auto` likewise), `unix:///PATH` or `tcp://HOST:PORT`.
+/// Reads `http://HOST[:PORT]` (`h2c`, `auto` likewise), `unix:///PATH` or `tcp://HOST:PORT[,HOST:PORT...]`.
 pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(without_scheme(text));
@@ -46,7 +46,11 @@ pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
         "http" => parse_authority(rest, Some(80)).map(UpstreamAddr::Http),
         "h2c" => parse_authority(rest, Some(80)).map(UpstreamAddr::H2c),
         "auto" => parse_authority(rest, Some(80)).map(UpstreamAddr::Auto),
-        "tcp" => parse_authority(rest, None).map(UpstreamAddr::Tcp),
+        "tcp" => rest
+            .split(',')
+            .map(|one| parse_authority(one.trim(), None))
+            .collect::<Result<_, _>>()
+            .map(UpstreamAddr::Tcp),
         "unix" => {
             let path = Path::new(rest);
             if !path.is_absolute() {
@@ -159,7 +163,9 @@ impl fmt::Display for UpstreamAddr {
             Self::Http(at) => write!(f, "http://{at}"),
             Self::H2c(at) => write!(f, "h2c://{at}"),
             Self::Auto(at) => write!(f, "auto://{at}"),
-            Self::Tcp(at) => write!(f, "tcp://{at}"),
+            Self::Tcp(all) => {
+                write!(f, "tcp://{}", all.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            }
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }

@@ -66,20 +66,21 @@ fn leads_back(
     admin: SocketAddr,
     control: &ControlSocket,
 ) -> Option<String> {
-    let target = match upstream {
-        UpstreamAddr::Http(target)
-        | UpstreamAddr::H2c(target)
-        | UpstreamAddr::Auto(target)
-        | UpstreamAddr::Tcp(target) => target,
+    let targets = match upstream {
+        UpstreamAddr::Http(target) | UpstreamAddr::H2c(target) | UpstreamAddr::Auto(target) => {
+            std::slice::from_ref(target)
+        }
+        UpstreamAddr::Tcp(targets) => targets,
         UpstreamAddr::Unix(path) => {
             let is_control = matches!(control, ControlSocket::Path(control) if control == path);
             return is_control.then(|| "our control socket".to_owned());
         }
     };
-    if reaches(target, admin) {
+    let reached = |bind| targets.iter().any(|target| reaches(target, bind));
+    if reached(admin) {
         return Some(format!("our admin port {admin}"));
     }
-    let own = listeners.iter().find(|listener| reaches(target, listener.config.bind))?;
+    let own = listeners.iter().find(|listener| reached(listener.config.bind))?;
     Some(format!("our own listener {} on {}", own.config.name, own.config.bind))
 }
 

@@ -47,11 +47,16 @@ pub static KEYS: &[Key] = &[
         .env("EBBTIDE_MODE").flag("mode"),
     key("listeners[].name", Kind::Name, "", "Unique name, used in `/app-stop?listener=NAME` and as metric label. Without a file it is `default`."),
     key("listeners[].direction", Kind::Word(&["inbound", "outbound"]), "inbound", "`inbound`: clients to the app, drained. `outbound`: from the app to elsewhere, never drained."),
-    key("listeners[].protocol", Kind::Word(&["http", "tcp"]), "", "May be given to be explicit: `http` for inbound, `tcp` for outbound."),
+    key(PROTOCOL, Kind::Word(&["http", "tcp"]), "", "`http`: HTTP/1, HTTP/2, gRPC, WebSocket and events, told apart by ebbtide. `tcp`: bytes as they are. Follows from `upstream` and `direction`; needed only for `tcp` to a Unix socket."),
     key(BIND, Kind::Bind, "[::]:14080", "Address to listen on. Outbound listeners have no default. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_LISTEN").flag("listen"),
-    key(UPSTREAM, Kind::Upstream, "", "Inbound: `http://HOST:PORT`, `h2c://` (HTTP/2, gRPC), `auto://` (asks the app), `unix:///PATH` (asks as well). Outbound: `tcp://HOST:PORT`. Variable and flag set the first inbound listener.")
+    key(UPSTREAM, Kind::Upstream, "", "Inbound: `http://HOST:PORT`, `h2c://` (HTTP/2, gRPC), `auto://` (asks the app), `unix:///PATH` (asks as well), `tcp://HOST:PORT` (bytes). Outbound: `tcp://HOST:PORT`, or several like `tcp://a:5672,b:5672`, tried in this order. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_UPSTREAM").flag("upstream"),
+    key(CONNECT_TIMEOUT, Kind::Duration(Duration::from_millis(1)), "5s", "Outbound only: longest wait for a connection, over all addresses of all hosts."),
+    key(IDLE_TIMEOUT, Kind::DurationOrOff, "off", "Inbound `tcp` only: silence both ways that ends a connection."),
+    key(HALF_CLOSED_TIMEOUT, Kind::DurationOrOff, "1h", "Inbound `tcp` only: silence that ends a connection of which one side has closed."),
+    key(PROXY_FROM, Kind::Networks, "", "Inbound only: sources (`10.0.0.0/8`, several as a list) whose connections begin with a PROXY protocol header, version 1 or 2. Nobody else's header is believed."),
+    key(SEND_PROXY, Kind::Switch, "off", "Inbound `tcp` only: begin each connection to the app with a PROXY protocol header, version 2, so that it learns the client's address."),
     key("admin.bind", Kind::Bind, "[::]:14090", "Address of the admin port, for the kubelet and Prometheus.").env("EBBTIDE_ADMIN").flag("admin"),
     key("admin.token", Kind::Secret, "", "Hooks that send it as `X-Ebbtide-Token` have places reserved at `/app-stop`.")
         .env("EBBTIDE_ADMIN_TOKEN").not_in_file(),
@@ -69,6 +74,8 @@ pub static KEYS: &[Key] = &[
     key("drain.readiness_fails", Kind::Word(&["t0", "notice", "drain"]), "notice", "When `/readyz` turns to 503: at once, with the first notices, or when the hold ends."),
     key("drain.quiet", ANY, "1s", "Silence that ends the drain."),
     key("drain.close_spread", ANY, "2s", "Window over which idle connections are closed."),
+    key("drain.websocket_after", Kind::DurationOr("hold"), "hold", "When WebSocket sessions are closed, spread over `close_spread`: at the end of the hold, or this long after the termination began."),
+    key("drain.sse_after", Kind::DurationOr("hold"), "hold", "When event streams (`text/event-stream`) are ended between two events, likewise."),
     key("drain.close", ANY, "2s", "Time for forced endings to reach the clients."),
     key("drain.app_stop", ANY, "5s", "What the app needs between its SIGTERM and its exit; always 0 in plain mode.")
         .plain("0s").env("EBBTIDE_APP_STOP").flag("app-stop"),
@@ -77,6 +84,9 @@ pub static KEYS: &[Key] = &[
     key("drain.app_restart_wait", ANY, "5s", "Longest time an app hook is held when only the app is restarted."),
     key("parking.wait_timeout", ANY, "10s", "Longest wait of a request while the app is down."),
     key("parking.max_requests", Kind::Count, "1024", "Most requests waiting at once, over all listeners."),
+    key("websocket.close_code", Kind::CloseCode, "1001", "Code of the Close frame that clients get: 1001 (going away), 1012 (service restart), 1000, 1013, or 3000 to 4999."),
+    key("websocket.close_timeout", ANY, "3s", "How long a Close frame may stay unanswered."),
+    key("websocket.over_http2", Kind::Switch, "off", "Offer WebSocket over HTTP/2 (RFC 8441); the app is spoken to in HTTP/1.1."),
     key("pass_on_close", Kind::Switch, "off", "Hand the app's `Connection: close` to the client as well."),
     key("limits.max_connections", Kind::CountOrAuto, "auto", "Downstream connections and open HTTP/2 streams together, over all listeners. `auto` follows RLIMIT_NOFILE and the cgroup's memory limit."),
     key("limits.header_bytes", Kind::Size(8 << 10, 1 << 20), "64KiB", "Longest request or response head, over HTTP/2 longest list of headers, 8KiB to 1MiB."),
@@ -92,16 +102,11 @@ pub static KEYS: &[Key] = &[
         .env("EBBTIDE_TERMINATION_MESSAGE_PATH").flag("termination-message-path"),
 ];
 
-pub(super) static TOMBSTONES: &[Tombstone] = &[
-    later("websocket"),
-    later("drain.websocket_after"),
-    later("drain.sse_after"),
-    Tombstone {
-        path: "admin.token",
-        reason: "is a secret and can't stand in a file",
-        hint: "set EBBTIDE_ADMIN_TOKEN from a Kubernetes Secret",
-    },
-];
+pub(super) static TOMBSTONES: &[Tombstone] = &[Tombstone {
+    path: "admin.token",
+    reason: "is a secret and can't stand in a file",
+    hint: "set EBBTIDE_ADMIN_TOKEN from a Kubernetes Secret",
+}];
 
 /// Flags of `ebbtide run`, one per key that has one; read them back with [`flags_from`] and [`config_file`].
 #[must_use]
@@ -201,14 +206,6 @@ const fn key(path: &'static str, kind: Kind, default: &'static str, doc: &'stati
     Key { path, kind, default, default_plain: None, env: None, flag: None, in_file: true, doc }
 }
 
-const fn later(path: &'static str) -> Tombstone {
-    Tombstone {
-        path,
-        reason: "is not in this version yet",
-        hint: "remove it; it will mean what the documentation of a later version says",
-    }
-}
-
 /// Any duration, 0 included.
 const ANY: Kind = Kind::Duration(Duration::ZERO);
 
@@ -216,4 +213,10 @@ pub(super) const CONFIG: &str = "config";
 pub(super) const CONTROL_SOCKET: &str = "control_socket";
 pub(super) const BIND: &str = "listeners[].bind";
 pub(super) const UPSTREAM: &str = "listeners[].upstream";
+pub(super) const PROTOCOL: &str = "listeners[].protocol";
+pub(super) const CONNECT_TIMEOUT: &str = "listeners[].connect_timeout";
+pub(super) const IDLE_TIMEOUT: &str = "listeners[].idle_timeout";
+pub(super) const HALF_CLOSED_TIMEOUT: &str = "listeners[].half_closed_timeout";
+pub(super) const PROXY_FROM: &str = "listeners[].proxy_protocol_from";
+pub(super) const SEND_PROXY: &str = "listeners[].send_proxy_protocol";
 pub(super) const HOLD: &str = "drain.hold";

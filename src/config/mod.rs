@@ -21,6 +21,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 pub use self::error::{ConfigError, Origin};
 pub use self::keys::{KEYS, Key, clap_args, config_file, flags_from};
 pub use self::source::Environment;
@@ -96,6 +98,8 @@ pub struct Config {
     pub drain: DrainConfig,
     /// The waiting room for requests while the app is down.
     pub parking: ParkingConfig,
+    /// WebSocket sessions.
+    pub websocket: WebSocketConfig,
     /// Hand the app's `Connection: close` to the client as well.
     pub pass_on_close: bool,
     /// Bounds on what a peer controls.
@@ -126,10 +130,31 @@ pub struct ListenerConfig {
     pub name: String,
     /// Towards the app, or from the app to somewhere else.
     pub direction: Direction,
+    /// What is made of the bytes.
+    pub protocol: Protocol,
     /// Address to listen on.
     pub bind: SocketAddr,
     /// Where connections go.
     pub upstream: UpstreamAddr,
+    /// Outbound: longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Inbound TCP: silence both ways that ends a connection; `None` is off.
+    pub idle_timeout: Option<Duration>,
+    /// Inbound TCP: silence that ends a connection of which one side has closed; `None` is off.
+    pub half_closed_timeout: Option<Duration>,
+    /// Inbound: whose connections begin with a PROXY protocol header.
+    pub proxy_protocol_from: Vec<IpNet>,
+    /// Inbound TCP: tell the app the client's address by a PROXY protocol header.
+    pub send_proxy_protocol: bool,
+}
+
+/// What a listener makes of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP of any version, detected.
+    Http,
+    /// Nothing: they are relayed.
+    Tcp,
 }
 
 /// Which way a listener's traffic runs.
@@ -150,10 +175,10 @@ pub enum UpstreamAddr {
     H2c(HostPort),
     /// `auto://HOST:PORT`: to the app what the client speaks (inbound only).
     Auto(HostPort),
-    /// `unix:///PATH`: likewise, over a Unix socket (inbound only).
+    /// `unix:///PATH`: likewise, over a Unix socket; bytes as they are where the listener's protocol is TCP (inbound only).
     Unix(PathBuf),
-    /// `tcp://HOST:PORT`: bytes as they are (outbound only, so far).
-    Tcp(HostPort),
+    /// `tcp://HOST:PORT`: bytes as they are. Outbound there may be several, tried in this order; never empty.
+    Tcp(Vec<HostPort>),
 }
 
 /// A host name or IP address with a port.
@@ -202,6 +227,10 @@ pub struct DrainConfig {
     pub quiet: Duration,
     /// Window over which idle connections are closed.
     pub close_spread: Duration,
+    /// When WebSocket sessions are closed, after t0; `None` is the end of the hold.
+    pub websocket_after: Option<Duration>,
+    /// When event streams are ended, likewise.
+    pub sse_after: Option<Duration>,
     /// Time for forced endings to reach the clients.
     pub close: Duration,
     /// What the app needs between its SIGTERM and its exit (0 in plain mode).
@@ -263,6 +292,17 @@ pub struct ParkingConfig {
     pub wait_timeout: Duration,
     /// Most requests waiting at once, over all listeners.
     pub max_requests: usize,
+}
+
+/// WebSocket sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WebSocketConfig {
+    /// In the Close frame that clients get (RFC 6455 §7.4).
+    pub close_code: u16,
+    /// How long a Close frame may stay unanswered.
+    pub close_timeout: Duration,
+    /// Offer RFC 8441.
+    pub over_http2: bool,
 }
 
 /// Bounds on what a peer controls.

@@ -12,7 +12,7 @@ use super::source::{Layer, Setting};
 use super::value::Value;
 use super::{
     AdminConfig, BudgetParts, Config, ControlSocket, DrainConfig, Hold, LimitsConfig, ListenerConfig, Loaded,
-    LogConfig, LogFormat, Mode, ParkingConfig, ReadinessFails, ResolvedValue, conflicts, units,
+    LogConfig, LogFormat, Mode, ParkingConfig, ReadinessFails, ResolvedValue, WebSocketConfig, conflicts, units,
 };
 
 /// Typed values with defaults; a fault goes to `errors` and leaves a stand-in, since the result is dropped then.
@@ -150,6 +150,15 @@ impl<'a> Resolver<'a> {
                 wait_timeout: self.duration("parking.wait_timeout"),
                 max_requests: self.count("parking.max_requests").unwrap_or_default(),
             },
+            websocket: WebSocketConfig {
+                close_code: if let Some(Value::CloseCode(code)) = self.value("websocket.close_code") {
+                    code
+                } else {
+                    0
+                },
+                close_timeout: self.duration("websocket.close_timeout"),
+                over_http2: self.switch("websocket.over_http2"),
+            },
             pass_on_close: self.switch("pass_on_close"),
             limits: LimitsConfig {
                 max_connections: self.count("limits.max_connections"),
@@ -191,6 +200,8 @@ impl<'a> Resolver<'a> {
             },
             quiet: self.duration("drain.quiet"),
             close_spread: self.duration("drain.close_spread"),
+            websocket_after: self.optional_duration("drain.websocket_after"),
+            sse_after: self.optional_duration("drain.sse_after"),
             close: self.duration("drain.close"),
             app_stop,
             margin: self.duration("drain.margin"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::error::Fault;
 use super::{Secret, UpstreamAddr, address, units};
+use ipnet::IpNet;
 
 /// The form of a key's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Kind {
     Duration(Duration),
     /// A duration over 0, or `off`.
     DurationOrOff,
+    /// A duration, or this word.
+    DurationOr(&'static str),
     /// `0%` to `100%`.
     Percent,
     /// Bytes, `64KiB`; smallest and largest allowed.
@@ -26,6 +29,10 @@ pub enum Kind {
     CountOrAuto,
     /// `on` or `off`, `true` or `false`.
     Switch,
+    /// A WebSocket close code that a server may send.
+    CloseCode,
+    /// IP networks, separated by commas; in the file also as a list.
+    Networks,
     /// An IP address with a port to listen on.
     Bind,
     /// An upstream URL.
@@ -52,6 +59,8 @@ pub(super) enum Value {
     Size(usize),
     Count(usize),
     Switch(bool),
+    CloseCode(u16),
+    Networks(Vec<IpNet>),
     Bind(SocketAddr),
     Upstream(UpstreamAddr),
     Path(PathBuf),
@@ -71,11 +80,14 @@ impl Kind {
         let name = match self {
             Self::Duration(_) => "DURATION",
             Self::DurationOrOff => "DURATION|off",
+            Self::DurationOr(word) => return format!("DURATION|{word}"),
             Self::Percent => "PERCENT",
             Self::Size(..) => "SIZE",
             Self::Count => "N",
             Self::CountOrAuto => "N|auto",
             Self::Switch => "on|off",
+            Self::CloseCode => "CODE",
+            Self::Networks => "NETWORKS",
             Self::Bind => "ADDRESS",
             Self::Upstream => "URL",
             Self::Path | Self::SocketOrDefault => "PATH",
@@ -103,12 +115,18 @@ impl Kind {
                 }
                 Ok(Value::Duration(duration))
             }
+            Self::DurationOr(word) if trimmed == word => Ok(Value::Unset(word)),
+            Self::DurationOr(word) => {
+                units::parse_duration(trimmed).map(Value::Duration).map_err(|fault| fault.or_word(word))
+            }
             Self::Percent => units::parse_percent(trimmed).map(Value::Percent),
             Self::Size(min, max) => within(min, max, units::parse_size(trimmed)?).map(Value::Size),
             Self::CountOrAuto if trimmed == "auto" => Ok(Value::Unset("auto")),
             Self::CountOrAuto => parse_count(trimmed).map_err(|fault| fault.or_word("auto")),
             Self::Count => parse_count(trimmed),
             Self::Switch => parse_switch(trimmed),
+            Self::CloseCode => parse_close_code(trimmed),
+            Self::Networks => parse_networks(trimmed),
             Self::Bind | Self::Upstream if let Some(name) = left_as_written(trimmed) => {
                 Err(Fault::new("holds a variable's name instead of its value")
                     .hint(format!("Kubernetes did not replace $({name}): define {name} above it in the same env list")))
@@ -165,6 +183,26 @@ fn parse_switch(text: &str) -> Result<Value, Fault> {
     }
 }
 
+/// RFC 6455 §7.4: codes below 1000 are not used, 1004 to 1006 and 1015 never stand in a frame, and the rest below 3000
+/// says what the app alone can know.
+fn parse_close_code(text: &str) -> Result<Value, Fault> {
+    match text.parse::<u16>() {
+        Ok(code @ (1000 | 1001 | 1012 | 1013 | 3000..=4999)) => Ok(Value::CloseCode(code)),
+        _ => Err(Fault::new("is no close code for this").hint("give 1000, 1001, 1012, 1013, or 3000 to 4999")),
+    }
+}
+
+fn parse_networks(text: &str) -> Result<Value, Fault> {
+    let network = |part: &str| {
+        let part = part.trim();
+        let alone = || part.parse::<std::net::IpAddr>().map(IpNet::from);
+        part.parse::<IpNet>().or_else(|_| alone()).map_err(|_| {
+            Fault::new(format!("has {part:?}, which is no network")).hint("write it like 10.0.0.0/8 or 2001:db8::/32")
+        })
+    };
+    text.split(',').map(network).collect::<Result<_, _>>().map(Value::Networks)
+}
+
 fn is_off(text: &str) -> bool {
     // YAML 1.1 tools turn a bare `off` into `false` when they rewrite a file.
     matches!(text.to_ascii_lowercase().as_str(), "off" | "false")
@@ -205,6 +243,10 @@ impl fmt::Display for Value {
             Self::Count(count) => write!(f, "{count}"),
             Self::Switch(true) => f.write_str("on"),
             Self::Switch(false) => f.write_str("off"),
+            Self::CloseCode(code) => write!(f, "{code}"),
+            Self::Networks(networks) => {
+                f.write_str(&networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
             Self::Bind(address) => write!(f, "{address}"),
             Self::Upstream(upstream) => write!(f, "{upstream}"),
             Self::Path(path) => write!(f, "{}", path.display()),

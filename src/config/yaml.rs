@@ -3,8 +3,9 @@
 use saphyr::{LoadableYamlNode, MarkedYaml, Marker, Scalar, YamlData};
 
 use super::error::{ConfigError, Fault, Origin, nearest};
-use super::keys::{self, KEYS, TOMBSTONES};
+use super::keys::{self, KEYS, Key, TOMBSTONES};
 use super::source::{Item, Layer, Setting};
+use super::value::Kind;
 
 /// Reads one document. `name` is the file's name as messages show it; faults go into the layer's list.
 pub(super) fn parse(name: &str, text: &str) -> Layer {
@@ -121,7 +122,7 @@ impl Reader<'_> {
         } else if keys::is_section(path) && (is_mapping || key.is_none()) {
             self.section(value, path, shown);
         } else if let Some(key) = key {
-            match self.scalar(value) {
+            match self.text_of(key, value) {
                 Ok(text) => {
                     let (line, column) = place(&value.span.start);
                     let origin = self.at(line, column);
@@ -169,6 +170,17 @@ impl Reader<'_> {
             }
         };
         self.fault(at, shown, None, Fault::new("unknown key").hint(hint));
+    }
+
+    /// A list where there may be one.
+    fn text_of(&self, key: &Key, node: &MarkedYaml<'_>) -> Result<String, Fault> {
+        match &node.data {
+            YamlData::Sequence(items) if key.kind == Kind::Networks => {
+                let texts: Vec<_> = items.iter().map(|item| self.scalar(item)).collect::<Result<_, _>>()?;
+                Ok(texts.join(", "))
+            }
+            _ => self.scalar(node),
+        }
     }
 
     fn scalar(&self, node: &MarkedYaml<'_>) -> Result<String, Fault> {

@@ -2,6 +2,7 @@
 
 pub mod preface;
 pub mod frames;
+pub mod proxy_header;
 
 /// What the first bytes say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,13 +11,15 @@ pub enum Work {
     Request,
     /// One HTTP/2 exchange, likewise.
     Stream,
-    /// One opaque relay after an upgrade.
+    /// One opaque relay: a TCP connection, or what follows an upgrade to anything but WebSocket.
     Tunnel,
+    /// One WebSocket session.
+    Session,
 }
 
 impl Work {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Request, Self::Stream, Self::Tunnel];
+    pub const ALL: [Self; 4] = [Self::Request, Self::Stream, Self::Tunnel, Self::Session];
 
     /// The name used in metrics and JSON.
     pub const fn name(self) -> &'static str {
@@ -25,6 +27,7 @@ impl Work {
             Self::Request => "request",
             Self::Stream => "stream",
             Self::Tunnel => "tunnel",
+            Self::Session => "session",
         }
     }
 }

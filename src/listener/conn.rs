@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 
 use http::HeaderValue;
 
+use super::long::{Kind, Long};
 use super::streams::{Half, Http2, Stream};
 use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
@@ -22,8 +23,8 @@ pub struct Conn {
     pub slot: Cell<usize>,
     /// Number of its listener among the inbound ones.
     pub listener: usize,
-    /// The client.
-    pub peer: SocketAddr,
+    /// The client; a PROXY protocol header may name another one than the socket.
+    pub client: Cell<SocketAddr>,
     /// Its moment in every window.
     pub share: f32,
     /// When it was accepted.
@@ -52,6 +53,10 @@ pub struct Conn {
     pub uploads: RefCell<Vec<Rc<Upload>>>,
     /// The app has agreed to an upgrade.
     pub upgrade: RefCell<Option<Upgrade>>,
+    /// What it carries may go on for ever.
+    pub long: Cell<Option<Long>>,
+    /// One side of a relay has closed.
+    pub half_closed: Cell<bool>,
     /// Framing headers in the bytes of the head that is being read.
     pub framing: Cell<Framing>,
     http2: OnceCell<Box<Http2>>,
@@ -74,8 +79,8 @@ pub enum Doing {
     Exchange,
     /// HTTP/2 is spoken, whatever is open; see [`Conn::http2`].
     Http2,
-    /// Bytes are relayed after an upgrade.
-    Tunnel,
+    /// Bytes are relayed; [`Conn::long`] says as what.
+    Relay,
     /// Our side is closed, the rest is read away.
     Lingering,
 }
@@ -91,8 +96,10 @@ pub struct Upgrade {
     pub stream: connect::Stream,
     /// What the app has already sent behind its 101.
     pub read: bytes::Bytes,
-    /// Keeps the tunnel in flight.
+    /// Keeps it in flight.
     pub permit: crate::lifecycle::in_flight::Permit,
+    /// What follows are the frames of a WebSocket.
+    pub websocket: bool,
 }
 
 /// Which framing headers the head's bytes have shown (hyper drops Content-Length beside Transfer-Encoding).
@@ -125,7 +132,7 @@ impl Conn {
         let conn = Rc::new(Self {
             slot: Cell::new(0),
             listener,
-            peer,
+            client: Cell::new(peer),
             share: lifecycle.share(),
             accepted: now,
             doing: Cell::new(Doing::Idle),
@@ -140,6 +147,8 @@ impl Conn {
             body_unread: Cell::new(false),
             uploads: RefCell::default(),
             upgrade: RefCell::new(None),
+            long: Cell::new(None),
+            half_closed: Cell::new(false),
             framing: Cell::new(Framing::default()),
             http2: OnceCell::new(),
             active: Cell::new(0),
@@ -173,6 +182,7 @@ impl Conn {
 
     /// Begins an exchange.
     pub fn activate(self: &Rc<Self>) -> Active {
+        self.long.set(None);
         let stream = match self.http2() {
             Some(http2) => {
                 let lifecycle = self.worker.lifecycle;
@@ -186,6 +196,12 @@ impl Conn {
         };
         self.active.set(self.active.get() + 1);
         Active { conn: Rc::clone(self), stream }
+    }
+
+    /// The relay that follows an exchange.
+    pub fn relay(self: &Rc<Self>) -> Active {
+        self.active.set(self.active.get() + 1);
+        Active { conn: Rc::clone(self), stream: None }
     }
 
     /// The preface is there: this is HTTP/2 from now on.
@@ -232,7 +248,7 @@ impl Conn {
     /// The client's address as it stands in `X-Forwarded-For`.
     pub fn forwarded_for(&self) -> &HeaderValue {
         self.forwarded_for.get_or_init(|| {
-            let text = self.peer.ip().to_canonical().to_string();
+            let text = self.client.get().ip().to_canonical().to_string();
             HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
         })
     }
@@ -286,7 +302,7 @@ impl Ask {
     pub const RECLAIM: Self = Self(1);
     /// Tell an HTTP/2 client to go.
     pub const NOTICE: Self = Self(2);
-    /// Close if idle; a tunnel at its next quiet moment; end a gRPC call at the end of a message.
+    /// Close if idle; end what is long at the next moment that harms nobody: of silence, or between two messages.
     pub const CLOSE: Self = Self(3);
     /// The head takes too long.
     pub const HEAD_TIMEOUT: Self = Self(4);
@@ -320,9 +336,36 @@ impl Active {
         self.stream.as_ref().map_or_else(|| self.conn.asked(), |stream| stream.asked())
     }
 
+    /// From here on it can be ended in good order.
+    pub fn set_long(&self, kind: Kind) {
+        let long = Long { kind, since: self.conn.worker.coarse_now() };
+        match &self.stream {
+            Some(stream) => stream.long.set(Some(long)),
+            None => self.conn.long.set(Some(long)),
+        }
+    }
+
+    /// It can be ended, and began when its like had been asked to end already.
+    pub fn is_late(&self) -> bool {
+        let snapshot = self.conn.worker.snapshot();
+        let (long, share) = match &self.stream {
+            Some(stream) => (stream.long.get(), stream.share),
+            None => (self.conn.long.get(), self.conn.share),
+        };
+        long.is_some_and(|long| long.is_late(share, &snapshot))
+    }
+
     /// What is in flight must end now.
     pub fn is_forced(&self) -> bool {
         self.asked() >= Ask::FORCE
+    }
+
+    /// The task of a relay waits, which is polled for nothing else.
+    pub fn wait_alone(&self, cx: &Context<'_>) {
+        match &self.stream {
+            Some(stream) => stream.wake_with(Half::Response, cx.waker()),
+            None => self.conn.wake_with(cx.waker()),
+        }
     }
 
     /// This half of the exchange waits: it must be polled on the next ask. An HTTP/1 connection's task polls all of it.

@@ -133,7 +133,7 @@ fn note_head(conn: &Conn, bytes: &[u8]) {
                 transfer_encoding: before.transfer_encoding || seen.transfer_encoding,
             });
         }
-        Doing::Exchange | Doing::Http2 | Doing::Tunnel | Doing::Lingering => {}
+        Doing::Exchange | Doing::Http2 | Doing::Relay | Doing::Lingering => {}
     }
 }
 

@@ -6,3 +6,4 @@ pub mod conn;
 pub mod streams;
 pub mod io;
 pub mod linger;
+pub mod long;

@@ -15,9 +15,8 @@ use super::access::Access;
 use super::body::{AppBody, Body, Exchange, Upstream, abandoned};
 use super::headers::{self, UpgradeRequest};
 use super::response::{Reason, come_back, respond};
-use super::{Inbound, grpc, to_http1, to_http2, tunnel, way};
+use super::{Inbound, events, grpc, to_http1, to_http2, upgrade, way};
 use crate::config::UpstreamAddr;
-use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn};
 use crate::listener::streams::Half;
 use crate::telemetry::metrics::{Forced, GrpcCode, Notice, RequestOutcome, Spoken};
@@ -108,6 +107,8 @@ async fn forward_by(
             tracing::warn!(listener = inbound.name, limit, suppressed, "too many connections and streams are open");
         }
         Err(Reason::TooManyStreams)
+    } else if asked.method == Method::CONNECT && headers::is_websocket_stream(&request) {
+        Box::pin(upgrade::open_stream(&mut Some(request), &asked, &active, &inbound)).await
     } else if asked.method == Method::CONNECT {
         Err(Reason::ConnectMethod)
     } else {
@@ -139,12 +140,8 @@ async fn exchange(
         UpstreamAddr::H2c(_) => Speaks::Http2,
         UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) | UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => Speaks::Http1,
     };
-    let upgrade = headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
-    if upgrade != UpgradeRequest::No {
-        if inbound.worker.snapshot().phase > Phase::Holding {
-            return Err(Reason::NoNewTunnel);
-        }
-        return Box::pin(tunnel::open(request, asked.version, active, inbound)).await;
+    if headers::prepare(prepared, speaks, active.conn().forwarded_for())? != UpgradeRequest::No {
+        return Box::pin(upgrade::open(request, asked, active, inbound)).await;
     }
     match speaks {
         Speaks::Http1 | Speaks::Silent => to_http1::exchange(request, asked, active, inbound).await,
@@ -242,11 +239,14 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
     let pass_on = may_pass_on && headers::says_close(response.headers());
     let unsized_body = response.body().size_hint().exact().is_none();
     let is_call = exchange.spoken == Spoken::Grpc;
+    let is_events = !is_call && unsized_body && events::is_event_stream(response.headers());
     let (parts, inner) = response.into_parts();
     let outcome = outcome_of(parts.status);
     let mut body = AppBody::new(inner, exchange, outcome, version == Version::HTTP_10 && unsized_body);
     if is_call {
         body.follow_call(&parts.headers);
+    } else if is_events {
+        body.follow_events();
     }
     let mut response = Response::from_parts(parts, Body::App(Box::new(body)));
     headers::prepare_response(&mut response, version);

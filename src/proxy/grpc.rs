@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 
 use super::body::Body;
+use super::boundary::Boundary;
 use super::response::Reason;
 
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -105,33 +106,7 @@ fn put(headers: &mut HeaderMap, status: Status, text: &'static str) {
 
 // === impl Messages ===
 
-impl Messages {
-    /// Follows `bytes`.
-    pub fn advance(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            rest = &rest[self.step(rest)..];
-        }
-    }
-
-    /// Follows `bytes` up to the first end of a message; how many bytes that takes, or `None` if it is not in them.
-    pub fn advance_to_boundary(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut taken = 0;
-        while taken < bytes.len() {
-            taken += self.step(&bytes[taken..]);
-            if self.at_boundary() {
-                return Some(taken);
-            }
-        }
-        None
-    }
-
-    /// Between two messages.
-    pub fn at_boundary(&self) -> bool {
-        self.filled == 0 && self.left == 0
-    }
-
-    /// One piece of prefix or payload; how long it is.
+impl Boundary for Messages {
     fn step(&mut self, bytes: &[u8]) -> usize {
         if self.left > 0 {
             let taken = bytes.len().min(self.left as usize);
@@ -148,6 +123,10 @@ impl Messages {
             self.left = u32::from_be_bytes([a, b, c, d]);
         }
         taken
+    }
+
+    fn at_boundary(&self) -> bool {
+        self.filled == 0 && self.left == 0
     }
 }
 

@@ -8,9 +8,13 @@ pub mod to_http2;
 pub mod way;
 pub mod headers;
 pub mod body;
+pub mod boundary;
+pub mod events;
+pub mod websocket;
 pub mod response;
 pub mod grpc;
 pub mod access;
+pub mod upgrade;
 pub mod tunnel;
 pub mod relay;
 pub mod outbound;
@@ -25,7 +29,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::Semaphore;
 
-use crate::config::ListenerConfig;
+use crate::config::{self, ListenerConfig};
+use crate::detect::proxy_header::{self, ProxyHeader};
 use crate::detect::{Detected, detect};
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Ask, Conn, Doing};
@@ -47,6 +52,8 @@ pub struct Inbound {
     pub number: usize,
     /// Its name.
     pub name: String,
+    /// The rest of its configuration.
+    pub config: ListenerConfig,
     /// This worker's connections to the app.
     pub pool: Pool,
     /// This worker's HTTP/2 connections to the app.
@@ -105,6 +112,7 @@ impl Inbound {
             worker,
             number,
             name: config.name.clone(),
+            config: config.clone(),
             pool: Pool::new(config.upstream.clone(), header_bytes),
             multiplex: Multiplex::new(config.upstream.clone(), header_bytes),
             speaks: Known::default(),
@@ -114,14 +122,35 @@ impl Inbound {
             warnings: Warnings::default(),
         }
     }
+
+    /// The connection comes from a balancer that says who its client is.
+    fn expects_proxy_header(&self, conn: &Conn) -> bool {
+        let sources = &self.config.proxy_protocol_from;
+        !sources.is_empty() && {
+            let ip = conn.client.get().ip().to_canonical();
+            sources.iter().any(|network| network.contains(&ip))
+        }
+    }
 }
 
 /// Serves a downstream connection to its end.
 pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let metrics = conn.worker().metrics;
+    if inbound.expects_proxy_header(conn)
+        && let Err(end) = proxy_header(&mut io, conn).await
+    {
+        metrics.connections.add(Protocol::Silent as usize);
+        return end_unserved(end, io, conn).await;
+    }
+    if inbound.config.protocol == config::Protocol::Tcp {
+        tunnel::serve(io, conn, inbound).await;
+        metrics.connections.add(Protocol::Tcp as usize);
+        return;
+    }
     let mut protocol = Protocol::Silent;
+    let enough = |bytes: &[u8]| conn.served.get() || detect(bytes) != Detected::Undecided;
     loop {
-        let first = match idle(&mut io, conn).await {
+        let first = match idle(&mut io, conn, enough).await {
             Woken::Bytes(bytes) => bytes,
             Woken::Eof => break,
             Woken::Close => {
@@ -160,7 +189,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
                 break;
             }
             Served::Upgraded(io) => {
-                tunnel::relay(io, conn).await;
+                upgrade::relay(io, conn).await;
                 break;
             }
             Served::HeadTimeout(io) => {
@@ -180,8 +209,48 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
     metrics.connections.add(protocol as usize);
 }
 
-/// The socket without any buffer until something comes; then enough bytes to tell the protocol.
-async fn idle(io: &mut Io, conn: &Rc<Conn>) -> Woken {
+/// The header that a balancer puts first; everything behind it is put back.
+async fn proxy_header(io: &mut Io, conn: &Rc<Conn>) -> Result<(), Unserved> {
+    let enough = |bytes: &[u8]| proxy_header::parse(bytes) != ProxyHeader::Incomplete;
+    let mut bytes = match idle(io, conn, enough).await {
+        Woken::Bytes(bytes) => bytes,
+        Woken::Eof => return Err(Unserved::Gone),
+        Woken::Close => return Err(Unserved::Idle),
+        Woken::HeadTimeout => return Err(Unserved::Rejected(Reject::HeaderTimeout)),
+    };
+    let ProxyHeader::Whole(length, client) = proxy_header::parse(&bytes) else {
+        return Err(Unserved::Rejected(Reject::ProxyHeader));
+    };
+    if let Some(client) = client {
+        conn.client.set(client);
+    }
+    conn.set_doing(Doing::Idle);
+    io.put_back(bytes.split_off(length));
+    Ok(())
+}
+
+/// Why a connection was not served at all.
+enum Unserved {
+    Gone,
+    Idle,
+    Rejected(Reject),
+}
+
+async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>) {
+    let worker = conn.worker();
+    match end {
+        Unserved::Gone => return,
+        Unserved::Idle => worker.metrics.notices.add(Notice::IdleClose as usize),
+        Unserved::Rejected(reason) => {
+            worker.metrics.rejected.add(reason as usize);
+            tracing::debug!(client = %conn.client.get(), reason = reason.name(), "no PROXY protocol header came");
+        }
+    }
+    linger(io, conn).await;
+}
+
+/// The socket without any buffer until something comes; then `enough` bytes to go on.
+async fn idle(io: &mut Io, conn: &Rc<Conn>, enough: impl Fn(&[u8]) -> bool) -> Woken {
     conn.clear_ask();
     let ahead = io.take_ahead();
     if ahead.is_empty() {
@@ -189,7 +258,7 @@ async fn idle(io: &mut Io, conn: &Rc<Conn>) -> Woken {
     }
     let mut read = BytesMut::from(ahead.as_ref());
     loop {
-        if !read.is_empty() && (conn.served.get() || detect(&read) != Detected::Undecided) {
+        if !read.is_empty() && enough(&read) {
             return Woken::Bytes(read.freeze());
         }
         conn.bare.set(true);

@@ -4,31 +4,31 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::relay::Relay;
-use crate::config::UpstreamAddr;
+use super::relay::{Direction, Relay};
 use crate::lifecycle::Counted;
 use crate::telemetry::logging::chain;
-use crate::telemetry::metrics::Protocol;
-use crate::upstream::connect::dial;
+use crate::telemetry::metrics::{Dial, Protocol};
+use crate::upstream::connect::DialError;
+use crate::upstream::remote::Remote;
 use crate::worker::Worker;
 
 /// Pause after an accept that failed for want of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Accepts until the process ends: the app may use its network until it has exited.
-pub async fn accept(socket: Rc<TcpListener>, worker: Rc<Worker>, upstream: UpstreamAddr) {
+pub async fn accept(socket: Rc<TcpListener>, worker: Rc<Worker>, remote: Rc<Remote>) {
     loop {
         match socket.accept().await {
             Ok((stream, _)) => {
                 let worker = Rc::clone(&worker);
-                let upstream = upstream.clone();
-                drop(tokio::task::spawn_local(async move { relay(stream, &worker, &upstream).await }));
+                let remote = Rc::clone(&remote);
+                drop(tokio::task::spawn_local(async move { relay(stream, &worker, &remote).await }));
             }
             Err(error) => {
                 worker.metrics.accept_errors.add(0);
+                let upstream = remote.upstream();
                 tracing::warn!(%upstream, %error, "accepting on an outbound listener failed, trying again");
                 tokio::time::sleep(BACK_OFF).await;
             }
@@ -36,20 +36,24 @@ pub async fn accept(socket: Rc<TcpListener>, worker: Rc<Worker>, upstream: Upstr
     }
 }
 
-async fn relay(downstream: TcpStream, worker: &Worker, upstream: &UpstreamAddr) {
+async fn relay(downstream: TcpStream, worker: &Worker, remote: &Rc<Remote>) {
     let tallies = worker.lifecycle.tallies();
     tallies.outbound_came(worker.lifecycle.now());
     let _open = Counted::new(&tallies.outbound);
-    match dial(upstream).await {
-        Ok(stream) => {
-            let mut relay = Relay::new(downstream, stream, Bytes::new(), Bytes::new());
-            poll_fn(|cx| relay.poll(cx)).await;
+    let metrics = worker.metrics;
+    match remote.connect().await {
+        Ok(upstream) => {
+            metrics.outbound_dials.add(Dial::Ok as usize);
+            let mut relay = Relay::new(downstream, upstream, Direction::opaque(&[]), Direction::opaque(&[]));
+            poll_fn(|cx| relay.poll(&worker.gear, cx)).await;
         }
         Err(error) => {
+            let result = if matches!(error, DialError::Refused) { Dial::Refused } else { Dial::Failed };
+            metrics.outbound_dials.add(result as usize);
             // The app sees what it would have seen without us: a connection that does not work.
             let _ = downstream.set_zero_linger();
-            tracing::warn!(%upstream, error = chain(&error), "dialling failed");
+            tracing::warn!(upstream = %remote.upstream(), error = chain(&error), "dialling failed");
         }
     }
-    worker.metrics.connections.add(Protocol::Outbound as usize);
+    metrics.connections.add(Protocol::Outbound as usize);
 }

@@ -1,129 +1,27 @@
-//! Upgrades: the handshake with the app, then opaque bytes both ways, counted as in flight.
+//! Bytes that are nobody's business: what follows an upgrade to anything but WebSocket, and connections of a listener
+//! with `protocol: tcp`. Nobody can be asked to leave here, so the drain waits, and in the end closes at a quiet moment.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep};
 
-use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{answer, broke, out_of_time, unless_forced};
-use super::relay::{Flow, Relay};
+use super::relay::{Direction, Flow, Relay, Side};
 use super::response::Reason;
-use super::{Inbound, headers, way};
-use crate::listener::conn::{Active, Ask, Conn, Doing, Upgrade};
+use super::{Inbound, forward, way};
+use crate::detect::proxy_header;
+use crate::lifecycle::in_flight::{Permit, Work};
+use crate::listener::conn::{Active, Ask, Conn, Doing};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
-use crate::telemetry::metrics::{Forced, Notice, RequestOutcome, Spoken};
-use crate::upstream::connect::UpstreamIo;
+use crate::listener::long::Kind;
+use crate::telemetry::metrics::{Forced, Notice, Reject};
 
-/// Silence that makes a moment quiet enough to close a tunnel in.
+/// Silence that makes a moment quiet enough to close in.
 const QUIET: Duration = Duration::from_millis(50);
-
-/// Sends an upgrade request to the app on a connection of its own and passes the answer on.
-pub async fn open(
-    request: &mut Option<Request<Incoming>>,
-    version: Version,
-    active: &Active,
-    inbound: &Rc<Inbound>,
-) -> Result<Response<Body>, Reason> {
-    let Some(request) = request.take() else { return Err(Reason::BadTarget) };
-    let conn = active.conn();
-    let metrics = inbound.worker.metrics;
-    let (permit, stream) = way::single(active, inbound).await?;
-    let io = UpstreamIo::new(stream);
-    let client = inbound.pool.client();
-    let (mut sender, connection) = client.handshake(TokioIo::new(io)).await.map_err(|_| Reason::AppBroke)?;
-    let mut connection = Some(connection);
-    let request = request.map(|inner| RequestBody::new(inner, active));
-    let upload = request.body().upload();
-    let mut sending = pin!(sender.send_request(request));
-    let answered = unless_forced(
-        active,
-        pin!(poll_fn(|cx| {
-            if let Some(driven) = &mut connection
-                && let Poll::Ready(result) = driven.poll_without_shutdown(cx)
-                && result.is_err()
-            {
-                connection = None;
-            }
-            sending.as_mut().poll(cx)
-        })),
-    )
-    .await;
-    let Some(answered) = answered else { return Err(out_of_time(inbound, true)) };
-    let response = answered.map_err(|error| {
-        if upload.is_some_and(|upload| upload.has_failed()) {
-            return Reason::of_failed_body(conn);
-        }
-        broke(inbound, &error);
-        Reason::AppBroke
-    })?;
-    if headers::has_other_coding(response.headers()) {
-        return Err(Reason::AppAnswer);
-    }
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(connection) = connection else { return Err(Reason::AppBroke) };
-        let parts = connection.into_parts();
-        let Some(stream) = parts.io.into_inner().into_stream() else { return Err(Reason::AppBroke) };
-        let upgrade = Upgrade { stream, read: parts.read_buf, permit };
-        conn.upgrade.replace(Some(upgrade));
-        metrics.requests.add_pair(Spoken::Http1 as usize, RequestOutcome::Upgraded as usize);
-        // Untouched, in every phase: a 101 with `Connection: close` is no handshake (C68).
-        let mut response = response.map(|_| Body::empty());
-        *response.version_mut() = version;
-        return Ok(response);
-    }
-    let Some(connection) = connection else { return Err(Reason::AppBroke) };
-    let task = tokio::task::spawn_local(async move {
-        // How it ended shows in the body.
-        let _ = connection.await;
-    });
-    let upstream = Upstream::Single(task.abort_handle());
-    let exchange = Exchange::new(active, inbound, permit, upstream, None, Spoken::Http1);
-    Ok(answer(response, version, exchange))
-}
-
-/// Relays until both sides are done, or the termination asks for an end.
-pub async fn relay(io: Io, conn: &Rc<Conn>) {
-    let Some(Upgrade { stream: upstream, read, permit }) = conn.upgrade.take() else { return };
-    conn.set_doing(Doing::Tunnel);
-    let (stream, ahead) = io.into_parts();
-    let mut relay = Relay::new(stream, upstream, ahead, read);
-    let mut closing = Closing::No;
-    let mut quiet: Pin<Box<Sleep>> = Box::pin(tokio::time::sleep(QUIET));
-    let ended = poll_fn(|cx| {
-        conn.wake_with(cx.waker());
-        if conn.asked() == Ask::KILL {
-            return Poll::Ready(Flow::Killed);
-        }
-        let before = relay.moved();
-        if let Poll::Ready(flow) = relay.poll(cx) {
-            return Poll::Ready(flow);
-        }
-        poll_closing(conn, &mut relay, &mut closing, before, &mut quiet, cx);
-        Poll::Pending
-    })
-    .await;
-    // Nothing of the app's is left to wait for.
-    drop(permit);
-    let worker = conn.worker();
-    match (ended, closing) {
-        (Flow::Killed, _) => worker.count_forced(Forced::Tunnel),
-        (_, Closing::Forced) => worker.count_forced(Forced::Tunnel),
-        (_, Closing::AtQuietMoment) => worker.metrics.notices.add(Notice::TunnelClose as usize),
-        _ => {}
-    }
-    if closing.has_begun() && ended == Flow::Finished {
-        linger(Io::new(relay.into_downstream(), Rc::clone(conn)), conn).await;
-    }
-}
 
 /// How a tunnel came to be closed by us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,44 +33,143 @@ enum Closing {
     Forced,
 }
 
-// === impl Closing ===
+struct Tunnel {
+    relay: Relay,
+    closing: Closing,
+    /// When the last bytes have been silent for long enough.
+    quiet: Pin<Box<Sleep>>,
+}
 
-impl Closing {
-    fn has_begun(self) -> bool {
-        matches!(self, Self::AtQuietMoment | Self::Forced)
+/// A connection of a listener with `protocol: tcp`, of which `io` may hold the first bytes.
+pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
+    let active = conn.activate();
+    let ahead = io.take_ahead();
+    let (permit, upstream) = match way::single(&active, inbound, Work::Tunnel).await {
+        Ok(way) => way,
+        Err(reason) => {
+            refused(inbound, reason);
+            return linger(io, conn).await;
+        }
+    };
+    forward::note_forwarded(inbound);
+    let first = if inbound.config.send_proxy_protocol {
+        let destination = io.stream().local_addr().ok();
+        [proxy_header::version2(conn.client.get(), destination), ahead.to_vec()].concat()
+    } else {
+        ahead.to_vec()
+    };
+    if !ahead.is_empty() {
+        arrived(conn);
+    }
+    let (stream, _) = io.into_parts();
+    let relay = Relay::new(stream, upstream, Direction::opaque(&first), Direction::opaque(&[]));
+    run(relay, &active, permit).await;
+}
+
+/// There are no words for it: the client sees a connection that ends without a byte.
+fn refused(inbound: &Inbound, reason: Reason) {
+    if let Some(suppressed) = inbound.warnings.turn(inbound) {
+        let (_, reason, _) = reason.parts();
+        tracing::warn!(listener = inbound.name, reason, suppressed, "a connection was closed unserved");
     }
 }
 
-/// FIN to both sides: at a quiet moment once asked, at any moment once forced.
-fn poll_closing<D, U>(
-    conn: &Conn,
-    relay: &mut Relay<D, U>,
-    closing: &mut Closing,
-    moved_before: u64,
-    quiet: &mut Pin<Box<Sleep>>,
-    cx: &mut Context<'_>,
-) where
-    D: AsyncRead + AsyncWrite + Unpin,
-    U: AsyncRead + AsyncWrite + Unpin,
-{
-    if closing.has_begun() {
-        return;
+/// An arrival counts at its first byte, also where the app speaks first: a probe sends none.
+fn arrived(conn: &Conn) {
+    if !conn.served.replace(true) {
+        let lifecycle = conn.worker().lifecycle;
+        lifecycle.tallies().connection_came(lifecycle.now());
     }
-    match conn.asked() {
-        Ask::FORCE => *closing = if relay.is_empty() { Closing::AtQuietMoment } else { Closing::Forced },
-        Ask::CLOSE => {
-            if *closing == Closing::No || relay.moved() != moved_before || !relay.is_empty() {
-                *closing = Closing::Asked;
-                quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-            }
-            if quiet.as_mut().poll(cx).is_pending() {
-                return;
-            }
-            *closing = Closing::AtQuietMoment;
+}
+
+/// Relays until both sides are done, or the silence or the termination asks for an end.
+pub async fn run(relay: Relay, active: &Active, permit: Permit) {
+    let conn = active.conn();
+    conn.set_doing(Doing::Relay);
+    active.set_long(Kind::Tunnel);
+    conn.clear_ask();
+    let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)) };
+    let ended = poll_fn(|cx| tunnel.poll(active, cx)).await;
+    // Nothing of the app's is left to wait for.
+    drop(permit);
+    let worker = conn.worker();
+    match (ended, tunnel.closing) {
+        (Flow::Killed, _) | (_, Closing::Forced) => worker.count_forced(Forced::Tunnel),
+        (_, Closing::AtQuietMoment) if worker.snapshot().phase.is_terminating() => {
+            worker.metrics.notices.add(Notice::TunnelClose as usize);
         }
-        _ => return,
+        (_, Closing::AtQuietMoment) => worker.metrics.rejected.add(Reject::TcpSilence as usize),
+        _ => {}
     }
-    relay.finish();
-    // The FINs go out with the next poll.
-    cx.waker().wake_by_ref();
+    if tunnel.closing.has_begun() && ended == Flow::Finished {
+        leave(tunnel.relay, conn).await;
+    }
+}
+
+/// The end of a relay that was ended by us: the client may still be sending.
+pub async fn leave(relay: Relay, conn: &Rc<Conn>) {
+    if let Side::Tcp(stream) = relay.into_downstream() {
+        linger(Io::new(stream, Rc::clone(conn)), conn).await;
+    }
+}
+
+// === impl Tunnel ===
+
+impl Tunnel {
+    fn poll(&mut self, active: &Active, cx: &mut Context<'_>) -> Poll<Flow> {
+        active.wait_alone(cx);
+        let conn = active.conn();
+        if active.asked() == Ask::KILL {
+            return Poll::Ready(Flow::Killed);
+        }
+        let before = self.relay.moved();
+        let flow = self.relay.poll(&conn.worker().gear, cx);
+        let moved = self.relay.moved() != before;
+        if moved {
+            if self.relay.up.moved() > 0 {
+                arrived(conn);
+            }
+            conn.since.set(conn.worker().coarse_now());
+        }
+        if flow.is_ready() {
+            return flow;
+        }
+        conn.half_closed.set(self.relay.is_half_closed());
+        self.close_if_asked(active.asked(), moved, cx);
+        Poll::Pending
+    }
+
+    /// FIN to both sides: at a quiet moment once asked, at any moment once forced.
+    fn close_if_asked(&mut self, asked: Ask, moved: bool, cx: &mut Context<'_>) {
+        if self.closing.has_begun() {
+            return;
+        }
+        match asked {
+            Ask::FORCE => {
+                self.closing = if self.relay.is_empty() { Closing::AtQuietMoment } else { Closing::Forced };
+            }
+            Ask::CLOSE => {
+                if self.closing == Closing::No || moved || !self.relay.is_empty() {
+                    self.closing = Closing::Asked;
+                    self.quiet.as_mut().reset(Instant::now() + QUIET);
+                }
+                if self.quiet.as_mut().poll(cx).is_pending() {
+                    return;
+                }
+                self.closing = Closing::AtQuietMoment;
+            }
+            _ => return,
+        }
+        self.relay.finish();
+        // The FINs go out with the next poll.
+        cx.waker().wake_by_ref();
+    }
+}
+
+// === impl Closing ===
+
+impl Closing {
+    const fn has_begun(self) -> bool {
+        matches!(self, Self::AtQuietMoment | Self::Forced)
+    }
 }

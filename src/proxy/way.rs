@@ -58,9 +58,9 @@ pub async fn slot(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Slo
     find(active, inbound, kind_of(active), room, async || inbound.multiplex.connect(near(active)).await).await
 }
 
-/// A permit and a connection of its own for a tunnel.
-pub async fn single(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Stream), Reason> {
-    find(active, inbound, Work::Tunnel, || None, async || Ok((dial(inbound.pool.upstream()).await?, true))).await
+/// A permit and a connection of its own for a tunnel or session.
+pub async fn single(active: &Active, inbound: &Rc<Inbound>, work: Work) -> Result<(Permit, Stream), Reason> {
+    find(active, inbound, work, || None, async || Ok((dial(inbound.pool.upstream()).await?, true))).await
 }
 
 /// What the app speaks, where only the app can tell.

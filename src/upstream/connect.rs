@@ -21,7 +21,7 @@ pub enum DialError {
     #[error("connection refused")]
     Refused,
     /// Neither accepted nor refused in time.
-    #[error("no answer within {CONNECT_TIMEOUT:?}")]
+    #[error("no answer in time")]
     TimedOut,
     /// The name has no address.
     #[error("no address for {0:?}")]
@@ -78,10 +78,14 @@ pub const DYING: Duration = Duration::from_millis(20);
 pub async fn dial(upstream: &UpstreamAddr) -> Result<Stream, DialError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     match upstream {
-        UpstreamAddr::Http(address)
-        | UpstreamAddr::H2c(address)
-        | UpstreamAddr::Auto(address)
-        | UpstreamAddr::Tcp(address) => dial_tcp(address, deadline).await,
+        UpstreamAddr::Http(address) | UpstreamAddr::H2c(address) | UpstreamAddr::Auto(address) => {
+            dial_tcp(address, deadline).await
+        }
+        // One app per inbound listener; outbound ones have their own way, see `remote`.
+        UpstreamAddr::Tcp(hosts) => match hosts.first() {
+            Some(address) => dial_tcp(address, deadline).await,
+            None => Err(DialError::NoAddress(String::new())),
+        },
         UpstreamAddr::Unix(path) => loop {
             match timeout_at(deadline, UnixStream::connect(path)).await {
                 Ok(Ok(stream)) => return Ok(Stream::Unix(stream)),
@@ -117,7 +121,7 @@ async fn dial_tcp(address: &HostPort, deadline: Instant) -> Result<Stream, DialE
 
 /// What the failures of all of a name's addresses come to. One that is merely slow or odd keeps the whole from counting
 /// as refused; one that can't exist here (`::1` in a pod without IPv6) says nothing.
-fn all_told(errors: Vec<DialError>) -> Option<DialError> {
+pub fn all_told(errors: Vec<DialError>) -> Option<DialError> {
     let weight = |error: &DialError| match error {
         DialError::NoAddress(_) => 0,
         DialError::Failed(error) if leads_nowhere(error) => 1,
@@ -133,7 +137,11 @@ fn leads_nowhere(error: &io::Error) -> bool {
     matches!(code, Some(Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT))
 }
 
-async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stream, DialError> {
+/// Connects to one address.
+///
+/// # Errors
+/// [`DialError::Refused`] if it refused, [`DialError::TimedOut`] at the deadline.
+pub async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stream, DialError> {
     loop {
         match timeout_at(deadline, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {

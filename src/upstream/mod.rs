@@ -1,6 +1,7 @@
 //! The upstream edge: dialling the app, reusing connections to it, knowing whether it accepts.
 
 pub mod connect;
+pub mod remote;
 pub mod pool;
 pub mod multiplex;
 mod taken_back;

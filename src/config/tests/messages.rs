@@ -33,23 +33,13 @@ fn unknown_and_later_keys() {
         ("log: {colour: on}", "test.yaml:2:7: log.colour: unknown key\n  help: possible here: format, level, access"),
         ("log: {lol: 1s}", "test.yaml:2:7: log.lol: unknown key\n  help: possible here: format, level, access"),
         (
-            "drain: {sse_after: hold}",
-            "test.yaml:2:9: drain.sse_after: is not in this version yet\n  \
-             help: remove it; it will mean what the documentation of a later version says",
-        ),
-        (
-            "websocket: {close_code: 1012}",
-            "test.yaml:2:1: websocket: is not in this version yet\n  \
-             help: remove it; it will mean what the documentation of a later version says",
-        ),
-        (
             "admin: {token: hush}",
             "test.yaml:2:9: admin.token: is a secret and can't stand in a file\n  \
              help: set EBBTIDE_ADMIN_TOKEN from a Kubernetes Secret",
         ),
         (
             "config_yaml: x",
-            "test.yaml:2:1: config_yaml: unknown key\n  help: possible here: mode, listeners, admin, control_socket, drain, parking, pass_on_close, limits, metrics, log, workers, termination_message_path",
+            "test.yaml:2:1: config_yaml: unknown key\n  help: possible here: mode, listeners, admin, control_socket, drain, parking, websocket, pass_on_close, limits, metrics, log, workers, termination_message_path",
         ),
     ] {
         assert_eq!(faults(&format!("{WEB}{text}\n")), message, "{text}");
@@ -133,12 +123,18 @@ fn values_between_keys() {
         (listener(":1", "http://$(POD_IP):80"), "test.yaml:1:47: listeners[0].upstream = \"http://$(POD_IP):80\": holds a variable's name instead of its value\n  help: Kubernetes did not replace $(POD_IP): define POD_IP above it in the same env list"),
         (listener(":1", "http://127.0.0.1:1"), "test.yaml:1:47: listeners[0].upstream = \"http://127.0.0.1:1\": leads back to our own listener web on [::]:1\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
         (listener("0.0.0.0:1", "http://localhost:14090"), "test.yaml:1:54: listeners[0].upstream = \"http://localhost:14090\": leads back to our admin port [::]:14090\n  help: give the port or socket that the app itself, or the service behind it, listens on"),
-        (listener(":1", "tcp://db:1"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1\": tcp:// is for outbound listeners only, so far\n  help: use http://, h2c://, auto:// or unix:// for the app, or add direction: outbound"),
+        (format!("{}\n", "listeners: [{name: db, protocol: http, bind: ':1', upstream: 'tcp://db:1'}]"), "test.yaml:1:62: listeners[0].upstream = \"tcp://db:1\": tcp:// does not fit protocol: http\n  help: use http://, h2c://, auto:// or unix:// for an app that speaks HTTP, or write protocol: tcp"),
+        (listener(":1", "tcp://db:1,db:2"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1,db:2\": has several hosts, and this pod has one app\n  help: give one; several are for outbound listeners"),
+        ("listeners: [{name: db, protocol: tcp, bind: ':1', upstream: 'http://db:1'}]".to_owned(), "test.yaml:1:61: listeners[0].upstream = \"http://db:1\": does not fit protocol: tcp\n  help: write it like tcp://127.0.0.1:5432 or unix:///run/app.sock, or remove protocol"),
+        ("listeners: [{name: a, bind: ':1', upstream: 'http://a', idle_timeout: 1h}]".to_owned(), "test.yaml:1:71: listeners[0].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here"),
+        ("listeners: [{name: a, bind: ':1', upstream: 'http://a', proxy_protocol_from: [10.0.0.0/8, 10.0.0.0/33]}]".to_owned(), "test.yaml:1:78: listeners[0].proxy_protocol_from = \"10.0.0.0/8, 10.0.0.0/33\": has \"10.0.0.0/33\", which is no network\n  help: write it like 10.0.0.0/8 or 2001:db8::/32"),
+        ("listeners: [{name: a, bind: ':1', upstream: 'http://a'}]\nwebsocket: {close_code: 1006}".to_owned(), "test.yaml:2:25: websocket.close_code = \"1006\": is no close code for this\n  help: give 1000, 1001, 1012, 1013, or 3000 to 4999"),
+        ("listeners: [{name: a, bind: ':1', upstream: 'http://a'}]\ndrain: {sse_after: soon}".to_owned(), "test.yaml:2:20: drain.sse_after = \"soon\": is not a duration\n  help: write it like 10s, 500ms, 1m30s or 2h, or hold"),
         (listener("127.0.0.1:14090", "http://app"), "test.yaml:1:31: listeners[0].bind = \"127.0.0.1:14090\": clashes with the admin port on [::]:14090\n  help: choose another port"),
-        ("listeners:\n- {name: a, bind: ':1', upstream: 'http://a'}\n- {name: a, bind: '10.0.0.1:1', upstream: 'http://b', protocol: tcp}".to_owned(),
+        ("listeners:\n- {name: a, bind: ':1', upstream: 'http://a'}\n- {name: a, bind: '10.0.0.1:1', upstream: 'http://b', idle_timeout: 1h}".to_owned(),
             "test.yaml:3:10: listeners[1].name = \"a\": listeners[0] has the same name\n  help: give each listener a name of its own\n\
              test.yaml:3:19: listeners[1].bind = \"10.0.0.1:1\": clashes with listener a on [::]:1\n  help: choose another port\n\
-             test.yaml:3:65: listeners[1].protocol = \"tcp\": does not fit an inbound listener\n  help: write http, or remove it"),
+             test.yaml:3:69: listeners[1].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here"),
         (format!("{WEB}admin: {{bind: '0.0.0.0:1'}}"), "test.yaml:2:15: admin.bind = \"0.0.0.0:1\": clashes with listener web on [::]:1\n  help: choose another port"),
         (format!("{WEB}drain: {{hold: {{min: 9s, quiet: 8s, max: 5s}}}}"), "test.yaml:2:21: drain.hold.min = \"9s\": is longer than drain.hold.max, 5s\n  help: raise max or lower this one\n\
              test.yaml:2:32: drain.hold.quiet = \"8s\": is longer than drain.hold.max, 5s\n  help: raise max or lower this one"),
@@ -174,7 +170,7 @@ fn a_message_never_has_more_than_two_lines() {
     let text = format!("{WEB}\"a\\nb\\e[31m\": 1\nmode: \"x\\ny\"\n");
     assert_eq!(
         faults(&text),
-        "test.yaml:2:1: a b [31m: unknown key\n  help: possible here: mode, listeners, admin, control_socket, drain, parking, pass_on_close, limits, metrics, log, workers, termination_message_path\n\
+        "test.yaml:2:1: a b [31m: unknown key\n  help: possible here: mode, listeners, admin, control_socket, drain, parking, websocket, pass_on_close, limits, metrics, log, workers, termination_message_path\n\
          test.yaml:3:7: mode = \"x\\ny\": is not one of the possible values\n  help: write sidecar or plain"
     );
 }

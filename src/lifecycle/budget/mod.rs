@@ -31,6 +31,10 @@ pub struct Budget {
     pub close_spread: Duration,
     /// Silence that ends the drain.
     pub quiet: Duration,
+    /// When WebSocket sessions are closed, after t0; `None` is the end of the hold.
+    pub websocket_after: Option<Duration>,
+    /// When event streams are ended, likewise.
+    pub sse_after: Option<Duration>,
     /// What the operator should know if parts had to shrink.
     pub shrunk: Option<Shrunk>,
 }
@@ -85,6 +89,8 @@ pub fn divide(mode: Mode, config: &DrainConfig) -> Budget {
         margin,
         close_spread: config.close_spread.min(drain / 2),
         quiet: config.quiet.min(drain / 2),
+        websocket_after: config.websocket_after,
+        sse_after: config.sse_after,
         shrunk,
     };
     if taken + MIN_DRAIN <= grace {
@@ -136,6 +142,33 @@ impl Budget {
             end: t0 + self.grace_period.saturating_sub(self.margin),
             grace_end: t0 + self.grace_period,
         }
+    }
+
+    /// The window of a kind of stream that has a time of its own; spread before the drain deadline at the latest.
+    pub fn own_window(&self, after: Duration, t0: Tick) -> Window {
+        let latest = self.deadlines(t0).drain_deadline - self.close_spread;
+        Window::from_start((t0 + after).min(latest), self.close_spread)
+    }
+
+    /// Times of such streams that the drain deadline comes before; one line each.
+    pub fn too_late(&self) -> Vec<String> {
+        let t0 = Tick::default();
+        [("websocket_after", self.websocket_after), ("sse_after", self.sse_after)]
+            .into_iter()
+            .filter_map(|(name, after)| Some((name, after?)))
+            .filter(|(_, after)| self.own_window(*after, t0).start < t0 + *after)
+            .map(|(name, after)| {
+                let start = self.own_window(after, t0).start.since_start();
+                let deadline = self.deadlines(t0).drain_deadline.since_start();
+                format!(
+                    "{name} {} leaves no time before the drain deadline, {} after the termination began: from {} on \
+                     they are ended; raise the grace period or lower {name}",
+                    seconds(after),
+                    seconds(deadline),
+                    seconds(start),
+                )
+            })
+            .collect()
     }
 
     /// The parts by name, in seconds, for the metric and the report.

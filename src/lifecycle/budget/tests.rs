@@ -10,6 +10,8 @@ fn config(grace: f64) -> DrainConfig {
         readiness_fails: ReadinessFails::Notice,
         quiet: s(1.0),
         close_spread: s(2.0),
+        websocket_after: None,
+        sse_after: None,
         close: s(2.0),
         app_stop: s(5.0),
         margin: s(2.0),

@@ -52,24 +52,10 @@ const NO_SIGNAL: Duration = Duration::from_secs(5);
 impl Machine {
     /// A machine in `Starting`, at tick 0.
     pub fn new(rules: Rules) -> Self {
-        let snapshot = Snapshot {
-            phase: Phase::Starting,
-            since: Tick::default(),
-            t0: None,
-            deadlines: None,
-            gate_closed: false,
-            idle_close: None,
-            stream_close: None,
-            force_at: None,
-            kill_at: None,
-            paused: 0,
-            exit_by: None,
-            unready_at: None,
-        };
         Self {
             restart: Restart::new(rules.witness_window, rules.app_restart_wait),
             rules,
-            snapshot,
+            snapshot: Snapshot::starting(),
             bound: false,
             own_hook: None,
             signals: 0,
@@ -231,6 +217,9 @@ impl Machine {
         self.snapshot.paused = 0;
         self.snapshot.stream_close =
             Some(Window { start: deadlines.drain_deadline - spread, end: deadlines.drain_deadline });
+        let own_window = |after: Option<Duration>| after.map(|after| self.rules.budget.own_window(after, t0));
+        self.snapshot.session_close = own_window(self.rules.budget.websocket_after);
+        self.snapshot.event_close = own_window(self.rules.budget.sse_after);
         self.snapshot.kill_at = Some(deadlines.close_deadline);
         self.snapshot.unready_at = Some(match self.rules.readiness_fails {
             ReadinessFails::T0 => t0,
@@ -252,8 +241,11 @@ impl Machine {
         }
         let deadline = self.snapshot.kill_at.map_or(now + length, |old| old.min(now + length));
         self.snapshot.kill_at = Some(deadline);
-        self.snapshot.idle_close = Some(Window::from_start(now, Duration::ZERO));
-        self.snapshot.stream_close = Some(Window::from_start(now, Duration::ZERO));
+        let at_once = Some(Window::from_start(now, Duration::ZERO));
+        self.snapshot.idle_close = at_once;
+        self.snapshot.stream_close = at_once;
+        self.snapshot.session_close = at_once;
+        self.snapshot.event_close = at_once;
         self.start_closing(now);
     }
 
@@ -275,7 +267,11 @@ impl Machine {
         let t0 = self.snapshot.t0.unwrap_or(now);
         self.findings.hold_ms = Some(millis(now.since(t0)));
         self.draining_since = Some(now);
-        self.snapshot.idle_close.get_or_insert_with(|| Window::from_start(now, self.rules.budget.close_spread));
+        let spread = Window::from_start(now, self.rules.budget.close_spread);
+        for window in [&mut self.snapshot.idle_close, &mut self.snapshot.session_close, &mut self.snapshot.event_close]
+        {
+            window.get_or_insert(spread);
+        }
     }
 
     fn enter(&mut self, phase: Phase, now: Tick, actions: &mut Actions) {

@@ -120,6 +120,10 @@ pub struct Snapshot {
     pub idle_close: Option<Window>,
     /// Tunnels and gRPC streams are ended within this window.
     pub stream_close: Option<Window>,
+    /// WebSocket sessions are closed within this window.
+    pub session_close: Option<Window>,
+    /// Event streams are ended within this window.
+    pub event_close: Option<Window>,
     /// What is still in flight is ended by force from here on.
     pub force_at: Option<Tick>,
     /// What still stands then is dropped.
@@ -203,6 +207,26 @@ impl UpstreamView {
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// In `Starting`, at tick 0.
+    pub fn starting() -> Self {
+        Self {
+            phase: Phase::Starting,
+            since: Tick::default(),
+            t0: None,
+            deadlines: None,
+            gate_closed: false,
+            idle_close: None,
+            stream_close: None,
+            session_close: None,
+            event_close: None,
+            force_at: None,
+            kill_at: None,
+            paused: 0,
+            exit_by: None,
+            unready_at: None,
+        }
+    }
+
     /// What `/readyz` says, given that every inbound upstream is up.
     pub fn is_ready(&self, now: Tick) -> bool {
         match self.phase {

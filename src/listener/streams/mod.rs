@@ -6,9 +6,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::conn::Ask;
+use super::long::{Kind, Long};
 use crate::detect::frames::{FrameHead, Frames};
 use crate::lifecycle::Counted;
-use crate::lifecycle::tick::{Tick, Window};
+use crate::lifecycle::machine::Snapshot;
+use crate::lifecycle::tick::Tick;
 use crate::upstream::multiplex::Near;
 
 /// The HTTP/2 side of a connection.
@@ -34,11 +36,11 @@ pub struct Http2 {
 pub struct Stream {
     slot: Cell<usize>,
     /// Its moment in every window.
-    share: f32,
+    pub share: f32,
     asked: Cell<Ask>,
     asked_since: Cell<Tick>,
-    /// Since when a gRPC response is under way: it can be ended with a status.
-    endable: Cell<Option<Tick>>,
+    /// It may go on for ever, and can be ended in good order.
+    pub long: Cell<Option<Long>>,
     /// The response is over, and not because all was said: the request's body is wanted no more.
     abandoned: Cell<bool>,
     response: RefCell<Option<Waker>>,
@@ -78,8 +80,6 @@ pub enum Half {
 pub const ACK_TIMER: Duration = Duration::from_secs(1);
 /// How long a gRPC message may go on after its stream was asked to end.
 const MESSAGE_END: Duration = Duration::from_millis(500);
-/// A call whose head is younger than this may be a short one.
-const LATE_HEAD: Duration = Duration::from_secs(1);
 /// More resets than this in one second, and more than half of the streams opened in it, are no client's work.
 const MOST_RESETS: u32 = 1000;
 
@@ -183,7 +183,7 @@ impl Http2 {
             share,
             asked: Cell::new(Ask::NOTHING),
             asked_since: Cell::new(now),
-            endable: Cell::new(None),
+            long: Cell::new(None),
             abandoned: Cell::new(false),
             response: RefCell::new(None),
             request: RefCell::new(None),
@@ -206,10 +206,10 @@ impl Http2 {
         streams.is_empty()
     }
 
-    /// Asks every stream for what it is time for: calls end spread over `close`, everything from `force_at` on.
-    pub fn sweep_streams(&self, close: Option<Window>, force_at: Option<Tick>, now: Tick) {
+    /// Asks every stream for what it is time for.
+    pub fn sweep_streams(&self, snapshot: &Snapshot, now: Tick) {
         for stream in self.streams.borrow().iter() {
-            stream.ask(stream.due(close, force_at, now), now);
+            stream.ask(stream.due(snapshot, now), now);
         }
     }
 }
@@ -223,18 +223,15 @@ impl Default for Http2 {
 // === impl Stream ===
 
 impl Stream {
-    fn due(&self, close: Option<Window>, force_at: Option<Tick>, now: Tick) -> Ask {
-        if force_at.is_some_and(|at| now >= at) {
+    fn due(&self, snapshot: &Snapshot, now: Tick) -> Ask {
+        if snapshot.force_at.is_some_and(|at| now >= at) {
             return Ask::FORCE;
         }
-        let (Some(since), Some(window)) = (self.endable.get(), close) else { return Ask::NOTHING };
-        // A short call that came late has its head out for a moment only.
-        let moment = window.moment(self.share).max(since + LATE_HEAD).min(window.end);
+        let Some(long) = self.long.get() else { return Ask::NOTHING };
         let out_of_patience = self.asked.get() == Ask::CLOSE && now.since(self.asked_since.get()) >= MESSAGE_END;
-        match now >= moment {
-            true if out_of_patience => Ask::FORCE,
-            true => Ask::CLOSE,
-            false => Ask::NOTHING,
+        match long.due(self.share, snapshot, now) {
+            Ask::CLOSE if long.kind == Kind::Call && out_of_patience => Ask::FORCE,
+            ask => ask,
         }
     }
 
@@ -249,11 +246,6 @@ impl Stream {
     /// What the sweep has asked.
     pub fn asked(&self) -> Ask {
         self.asked.get()
-    }
-
-    /// A gRPC response has begun.
-    pub fn set_endable(&self, now: Tick) {
-        self.endable.set(Some(now));
     }
 
     /// The response is over before all was said.

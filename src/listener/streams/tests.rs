@@ -1,4 +1,5 @@
 use super::*;
+use crate::lifecycle::tick::Window;
 
 fn frame(kind: u8, flags: u8) -> [u8; 9] {
     [0, 0, 0, kind, flags, 0, 0, 0, 1]
@@ -60,35 +61,24 @@ fn closing_in_any_order_leaves_the_others() {
 }
 
 #[test]
-fn only_an_endable_stream_is_asked_before_the_deadline_and_forced_half_a_second_later() {
+fn only_a_long_stream_is_asked_before_the_deadline_and_a_call_is_forced_half_a_second_later() {
     let at = Tick::from_millis;
-    let (close, force_at) = (Some(Window { start: at(10_000), end: at(12_000) }), Some(at(13_000)));
+    let window = Some(Window { start: at(10_000), end: at(12_000) });
+    let snapshot =
+        Snapshot { stream_close: window, event_close: window, force_at: Some(at(13_000)), ..Snapshot::starting() };
     let http2 = connection();
-    let (plain, grpc) = (http2.open(0.5, at(0), None), http2.open(0.5, at(0), None));
-    grpc.set_endable(at(0));
+    let open = || http2.open(0.5, at(0), None);
+    let (plain, call, events) = (open(), open(), open());
+    call.long.set(Some(Long { kind: Kind::Call, since: at(0) }));
+    events.long.set(Some(Long { kind: Kind::Events, since: at(0) }));
     for (now, expected) in [
-        (10_999, (Ask::NOTHING, Ask::NOTHING)),
-        (11_000, (Ask::NOTHING, Ask::CLOSE)),
-        (11_499, (Ask::NOTHING, Ask::CLOSE)),
-        (11_500, (Ask::NOTHING, Ask::FORCE)),
-        (13_000, (Ask::FORCE, Ask::FORCE)),
+        (10_999, (Ask::NOTHING, Ask::NOTHING, Ask::NOTHING)),
+        (11_000, (Ask::NOTHING, Ask::CLOSE, Ask::CLOSE)),
+        (11_499, (Ask::NOTHING, Ask::CLOSE, Ask::CLOSE)),
+        (11_500, (Ask::NOTHING, Ask::FORCE, Ask::CLOSE)),
+        (13_000, (Ask::FORCE, Ask::FORCE, Ask::FORCE)),
     ] {
-        http2.sweep_streams(close, force_at, at(now));
-        assert_eq!((plain.asked(), grpc.asked()), expected, "at {now}");
-    }
-}
-
-#[test]
-fn a_call_whose_head_has_just_gone_out_has_a_second_but_not_beyond_the_window() {
-    let at = Tick::from_millis;
-    let close = Some(Window { start: at(10_000), end: at(12_000) });
-    for (head, asked) in [(10_500, 11_500), (11_900, 12_000)] {
-        let http2 = connection();
-        let late = http2.open(0.0, at(head), None);
-        late.set_endable(at(head));
-        http2.sweep_streams(close, None, at(asked - 1));
-        assert_eq!(late.asked(), Ask::NOTHING, "head at {head}");
-        http2.sweep_streams(close, None, at(asked));
-        assert_eq!(late.asked(), Ask::CLOSE, "head at {head}");
+        http2.sweep_streams(&snapshot, at(now));
+        assert_eq!((plain.asked(), call.asked(), events.asked()), expected, "at {now}");
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies on their way: they hold what must live until the last byte has passed.
 
+mod follows;
 mod request;
 
 use std::pin::Pin;
@@ -12,13 +13,17 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::task::AbortHandle;
 
+use self::follows::{Call, Follows};
 pub use self::request::{Kept, RequestBody, Upload};
 use super::Inbound;
-use super::grpc::{self, Messages};
+use super::boundary::Boundary;
+use super::events::Events;
+use super::grpc;
 use crate::lifecycle::in_flight::Permit;
 use crate::listener::conn::{Active, Ask, Conn};
+use crate::listener::long::Kind;
 use crate::listener::streams::Half;
-use crate::telemetry::metrics::{Forced, GrpcCode, RequestOutcome, Spoken};
+use crate::telemetry::metrics::{Forced, GrpcCode, Notice, RequestOutcome, Spoken};
 use crate::upstream::multiplex::Slot;
 use crate::upstream::pool::Pooled;
 
@@ -41,7 +46,7 @@ pub struct AppBody {
     ended: Ended,
     /// Where the client would take a close for the body's proper end.
     close_delimited: bool,
-    call: Option<Call>,
+    follows: Follows,
 }
 
 /// What one request holds while it is in flight.
@@ -72,21 +77,14 @@ pub enum Upstream {
     Single(AbortHandle),
 }
 
-/// The response of a gRPC call.
-#[derive(Debug, Default)]
-struct Call {
-    messages: Messages,
-    status: Option<usize>,
-    /// Cut off behind the last whole message: the status comes next, whatever the app has sent.
-    cut_short: bool,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     NotYet,
     Clean,
     Broken,
     Cut(Forced),
+    /// By us, between two events.
+    BetweenEvents,
 }
 
 /// Why a body was broken off; hyper then ends it visibly: no last chunk, or RST_STREAM.
@@ -187,19 +185,24 @@ impl HttpBody for Body {
 impl AppBody {
     /// The body of a response that goes to a client which `close_delimited` says sees its end by the close alone.
     pub fn new(inner: Incoming, exchange: Exchange, outcome: RequestOutcome, close_delimited: bool) -> Self {
-        Self { inner, exchange, outcome, ended: Ended::NotYet, close_delimited, call: None }
+        Self { inner, exchange, outcome, ended: Ended::NotYet, close_delimited, follows: Follows::Nothing }
     }
 
     /// It answers a gRPC call; `headers` are the response's.
     pub fn follow_call(&mut self, headers: &HeaderMap) {
         let call = Call { status: grpc::status_in(headers), ..Call::default() };
         // A length that was announced can't be cut short by a status.
-        if self.inner.size_hint().exact().is_none()
-            && let Some(stream) = self.exchange.active.stream()
-        {
-            stream.set_endable(self.exchange.inbound.worker.coarse_now());
+        if self.inner.size_hint().exact().is_none() {
+            self.exchange.active.set_long(Kind::Call);
         }
-        self.call = Some(call);
+        self.follows = Follows::Call(call);
+    }
+
+    /// It is a stream of events without an end of its own.
+    pub fn follow_events(&mut self) {
+        self.exchange.active.set_long(Kind::Events);
+        let events = Events::new();
+        self.follows = if self.exchange.active.is_late() { Follows::OneEvent(events) } else { Follows::Events(events) };
     }
 
     fn conn(&self) -> &Conn {
@@ -207,7 +210,7 @@ impl AppBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let status_to_come = self.call.as_ref().is_some_and(|call| call.cut_short);
+        let status_to_come = matches!(&self.follows, Follows::Call(call) if call.cut_short);
         self.inner.is_end_stream() && !status_to_come
     }
 
@@ -216,13 +219,13 @@ impl AppBody {
             return Poll::Ready(None);
         }
         let asked = self.exchange.active.asked();
-        if asked >= Ask::CLOSE
+        if (asked >= Ask::CLOSE || self.follows.has_had_its_event())
             && let Some(ending) = self.ending(asked, cx)
         {
-            return Poll::Ready(Some(ending));
+            return Poll::Ready(ending);
         }
         match Pin::new(&mut self.inner).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(self.follow(frame, asked)))),
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(self.follows.follow(frame, asked >= Ask::CLOSE)))),
             Poll::Ready(Some(Err(error))) => {
                 self.ended = Ended::Broken;
                 Poll::Ready(Some(Err(BodyError::of_app(error))))
@@ -242,52 +245,36 @@ impl AppBody {
         }
     }
 
-    /// The contract's §6. `None`: a gRPC message may still come to its end.
-    fn ending(&mut self, asked: Ask, cx: &mut Context<'_>) -> Option<Result<Frame<Bytes>, BodyError>> {
+    /// The contract's §6, and §4 for events. `None`: a message or an event may still come to its end.
+    fn ending(&mut self, asked: Ask, cx: &mut Context<'_>) -> Option<Option<Result<Frame<Bytes>, BodyError>>> {
         let forced = asked >= Ask::FORCE;
         let endable = self.inner.size_hint().exact().is_none();
-        let kind = match &mut self.call {
-            Some(call) if endable && call.messages.at_boundary() => {
+        let kind = match &mut self.follows {
+            Follows::Events(events) | Follows::OneEvent(events)
+                if events.at_boundary() || (forced && events.at_line_start()) =>
+            {
+                self.exchange.inbound.worker.metrics.notices.add(Notice::EventsEnd as usize);
+                self.ended = Ended::BetweenEvents;
+                return Some(None);
+            }
+            Follows::Call(call) if endable && call.messages.at_boundary() => {
                 // The app may have said how it ended; a message that only begins is not passed on.
                 if !call.cut_short
                     && let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.inner).poll_frame(cx)
                     && frame.is_trailers()
                 {
-                    return Some(Ok(self.follow(frame, asked)));
+                    return Some(Some(Ok(self.follows.follow(frame, asked >= Ask::CLOSE))));
                 }
                 call.status = Some(grpc::Status::Unavailable as usize);
                 self.ended = Ended::Cut(Forced::GrpcStream);
-                return Some(Ok(Frame::trailers(grpc::unavailable_trailers())));
+                return Some(Some(Ok(Frame::trailers(grpc::unavailable_trailers()))));
             }
             _ if !forced => return None,
-            Some(_) => Forced::GrpcMessage,
-            None => Forced::Response,
+            Follows::Call(_) => Forced::GrpcMessage,
+            Follows::Events(_) | Follows::OneEvent(_) | Follows::Nothing => Forced::Response,
         };
         self.ended = Ended::Cut(kind);
-        Some(Err(BodyError::Cut))
-    }
-
-    /// Keeps the call's messages and status in view; a call that was asked to end gets nothing behind a message's end.
-    fn follow(&mut self, frame: Frame<Bytes>, asked: Ask) -> Frame<Bytes> {
-        let Some(call) = &mut self.call else { return frame };
-        if let Some(trailers) = frame.trailers_ref() {
-            call.status = grpc::status_in(trailers);
-            return frame;
-        }
-        match frame.into_data() {
-            Ok(mut data) if asked >= Ask::CLOSE => {
-                if let Some(end) = call.messages.advance_to_boundary(&data) {
-                    data.truncate(end);
-                    call.cut_short = true;
-                }
-                Frame::data(data)
-            }
-            Ok(data) => {
-                call.messages.advance(&data);
-                Frame::data(data)
-            }
-            Err(frame) => frame,
-        }
+        Some(Some(Err(BodyError::Cut)))
     }
 
     /// hyper says `None` after RST_STREAM(NO_ERROR) as well; only the end of the stream itself tells.
@@ -302,6 +289,7 @@ impl AppBody {
                 self.exchange.inbound.worker.count_forced(kind);
                 RequestOutcome::Cut
             }
+            Ended::BetweenEvents => RequestOutcome::Ended,
             Ended::Broken => RequestOutcome::Broken,
             Ended::Clean | Ended::NotYet if self.exchange.active.is_forced() => {
                 // The client did not read, so hyper never asked for the rest.
@@ -345,11 +333,11 @@ impl Drop for AppBody {
     fn drop(&mut self) {
         let whole = self.ended == Ended::Clean || (self.ended == Ended::NotYet && self.is_end_stream());
         // However it came about, also if the client takes nothing and the rest was never asked for.
-        self.conn().reset.set(self.close_delimited && !whole);
+        self.conn().reset.set(self.close_delimited && !whole && self.ended != Ended::BetweenEvents);
         let outcome = self.outcome(whole);
         let metrics = self.exchange.inbound.worker.metrics;
         metrics.requests.add_pair(self.exchange.spoken as usize, outcome as usize);
-        if let Some(call) = &self.call {
+        if let Follows::Call(call) = &self.follows {
             metrics.grpc_calls.add(GrpcCode::of(call.status) as usize);
         }
         if !whole && let Some(stream) = self.exchange.active.stream() {

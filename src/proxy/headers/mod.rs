@@ -166,6 +166,16 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
     has_token(headers, &http::header::ACCEPT, "text/event-stream")
 }
 
+/// The upgrade that is asked for, or agreed to, is WebSocket and nothing else.
+pub fn is_websocket(headers: &HeaderMap) -> bool {
+    headers.get(UPGRADE).is_some_and(|protocol| protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Extended CONNECT to a WebSocket (RFC 8441 §5).
+pub fn is_websocket_stream<B>(request: &Request<B>) -> bool {
+    request.extensions().get::<hyper::ext::Protocol>().is_some_and(|protocol| protocol.as_str() == "websocket")
+}
+
 /// RFC 9110 §9.2.2.
 pub fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE)

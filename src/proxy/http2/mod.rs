@@ -60,8 +60,12 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     // Boxed once, since hyper moves it several times on the way into its task.
     let service = service_fn(|request| Box::pin(forward::forward_stream(request, Rc::clone(conn), Rc::clone(inbound))));
     let (io, returned) = LentIo::new(io, Rc::clone(conn));
+    let mut builder = Builder::new(Local);
+    if worker.config.websocket.over_http2 {
+        builder.enable_connect_protocol();
+    }
     let mut serving = Box::pin(
-        Builder::new(Local)
+        builder
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_stream_window_size(STREAM_WINDOW)
             .max_concurrent_streams(MOST_STREAMS)

@@ -11,7 +11,9 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-pub use self::table::{Dial, Forced, GrpcCode, Notice, Parked, Protocol, Reject, RequestOutcome, Row, Spoken, TABLE};
+pub use self::table::{
+    Dial, Forced, GrpcCode, Notice, Parked, Protocol, Reject, RequestOutcome, Row, SessionEnd, Spoken, TABLE,
+};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::Budget;
 use crate::lifecycle::in_flight::Work;
@@ -33,6 +35,8 @@ pub struct Metrics {
     pub requests: Family,
     /// By [`GrpcCode`].
     pub grpc_calls: Family,
+    /// By [`SessionEnd`].
+    pub sessions: Family,
     /// By [`Notice`].
     pub notices: Family,
     /// By [`Forced`].
@@ -41,6 +45,8 @@ pub struct Metrics {
     pub parked: Family,
     /// By [`Dial`].
     pub dials: Family,
+    /// By [`Dial`].
+    pub outbound_dials: Family,
     /// Requests sent again.
     pub retries: Family,
     /// Requests forwarded after t0.
@@ -133,10 +139,12 @@ impl Metrics {
             rejected: Family::new("ebbtide_connections_rejected_total"),
             requests: Family::new("ebbtide_requests_total"),
             grpc_calls: Family::new("ebbtide_grpc_calls_total"),
+            sessions: Family::new("ebbtide_websocket_sessions_total"),
             notices: Family::new("ebbtide_notices_total"),
             forced: Family::new("ebbtide_forced_endings_total"),
             parked: Family::new("ebbtide_parked_requests_total"),
             dials: Family::new("ebbtide_upstream_connects_total"),
+            outbound_dials: Family::new("ebbtide_outbound_connects_total"),
             retries: Family::new("ebbtide_upstream_retries_total"),
             after_termination: Family::new("ebbtide_requests_after_termination_total"),
             late_arrivals: Family::new("ebbtide_late_arrivals_total"),
@@ -168,10 +176,12 @@ impl Metrics {
             &self.rejected,
             &self.requests,
             &self.grpc_calls,
+            &self.sessions,
             &self.notices,
             &self.forced,
             &self.parked,
             &self.dials,
+            &self.outbound_dials,
             &self.retries,
             &self.after_termination,
             &self.late_arrivals,

@@ -39,7 +39,7 @@ macro_rules! label_enum {
 label_enum! {
     /// How a request ended, for `ebbtide_requests_total`.
     RequestOutcome {
-        /// 101 and a tunnel.
+        /// The app agreed to an upgrade.
         Upgraded => "upgraded",
         /// The app answered 2xx.
         App2xx => "app_2xx",
@@ -61,6 +61,8 @@ label_enum! {
         Broken => "broken",
         /// Cut by ebbtide at the drain deadline in the middle of the answer.
         Cut => "cut",
+        /// An event stream, ended by ebbtide between two events.
+        Ended => "ended",
         /// The client's connection broke before the answer was written in full. That a client has hung up shows only
         /// when something is written to it.
         Abandoned => "abandoned",
@@ -78,7 +80,9 @@ label_enum! {
         Http2 => "http2",
         /// Closed without a byte.
         Silent => "silent",
-        /// An outbound relay.
+        /// Bytes, on an inbound listener with `protocol: tcp`.
+        Tcp => "tcp",
+        /// Bytes, on an outbound listener.
         Outbound => "outbound",
     }
 }
@@ -90,8 +94,12 @@ label_enum! {
         ConnectionClose => "connection_close",
         /// An idle connection was closed.
         IdleClose => "idle_close",
-        /// A tunnel was closed at a quiet moment.
+        /// A TCP connection, or another opaque one, was closed at a quiet moment.
         TunnelClose => "tunnel_close",
+        /// A Close frame on a WebSocket.
+        WebsocketClose => "websocket_close",
+        /// An event stream was ended between two events.
+        EventsEnd => "events_end",
         /// GOAWAY on an HTTP/2 connection.
         Goaway => "goaway",
     }
@@ -110,8 +118,10 @@ label_enum! {
         GrpcStream => "grpc_stream",
         /// A gRPC call was reset inside a message that did not come to its end.
         GrpcMessage => "grpc_message",
-        /// A tunnel was cut in the middle of traffic.
+        /// A TCP connection, or another opaque one, was cut in the middle of traffic.
         Tunnel => "tunnel",
+        /// A WebSocket session was cut inside a frame, or its client did not answer the Close.
+        Session => "session",
         /// A request head had not come in full: 408.
         RequestHead => "request_head",
         /// A client that did not read was dropped.
@@ -222,7 +232,7 @@ label_enum! {
 }
 
 label_enum! {
-    /// Dials to inbound upstreams, for `ebbtide_upstream_connects_total`.
+    /// Dials, for `ebbtide_upstream_connects_total` and `ebbtide_outbound_connects_total`.
     Dial {
         /// Accepted.
         Ok => "ok",
@@ -230,6 +240,24 @@ label_enum! {
         Refused => "refused",
         /// Any other failure.
         Failed => "failed",
+    }
+}
+
+label_enum! {
+    /// How a WebSocket session ended, for `ebbtide_websocket_sessions_total`.
+    SessionEnd {
+        /// The client or the app closed it, and the other one agreed.
+        Closed => "closed",
+        /// ebbtide closed it, and the client agreed.
+        ClosedByNotice => "closed_by_notice",
+        /// ebbtide closed it, and the client did not answer in time.
+        Unanswered => "unanswered",
+        /// The app's connection ended without a Close frame; the client was told 1012.
+        AppDied => "app_died",
+        /// The client's connection ended without a Close frame.
+        ClientGone => "client_gone",
+        /// Cut at the end of the budget.
+        Cut => "cut",
     }
 }
 
@@ -242,6 +270,10 @@ label_enum! {
         BadRequest => "bad_request",
         /// A head beyond `limits.header_bytes`.
         HeadTooLarge => "head_too_large",
+        /// No PROXY protocol header, or a malformed one, from a source that must send one.
+        ProxyHeader => "proxy_header",
+        /// Silent for longer than `idle_timeout` or `half_closed_timeout`.
+        TcpSilence => "tcp_silence",
         /// An HTTP/2 client reset more streams than a client has reason to.
         StreamResets => "stream_resets",
     }
@@ -249,7 +281,7 @@ label_enum! {
 
 const PHASES: &[&str] = &["starting", "serving", "holding", "draining", "closing", "lingering", "terminated"];
 const PARTS: &[&str] = &["grace_period", "hold", "drain", "close", "app_stop", "margin"];
-const WORK: &[&str] = &["request", "stream", "tunnel"];
+const WORK: &[&str] = &["request", "stream", "tunnel", "session"];
 
 const fn counter(name: &'static str, help: &'static str) -> Row {
     Row { name, kind: "counter", help, label: None, outer: None }
@@ -277,7 +309,7 @@ pub const TABLE: &[Row] = &[
     gauge("ebbtide_outbound_connections", "Connections open on outbound listeners."),
     by(counter("ebbtide_connections_total", "Closed connections by what they spoke."), "protocol", Protocol::NAMES),
     by(
-        counter("ebbtide_connections_rejected_total", "Connections closed for what they sent."),
+        counter("ebbtide_connections_rejected_total", "Connections closed for what they sent, or did not send."),
         "reason",
         Reject::NAMES,
     ),
@@ -297,6 +329,11 @@ pub const TABLE: &[Row] = &[
         "code",
         GrpcCode::NAMES,
     ),
+    by(
+        counter("ebbtide_websocket_sessions_total", "Finished WebSocket sessions by how they ended."),
+        "outcome",
+        SessionEnd::NAMES,
+    ),
     by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
     by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
     gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),
@@ -314,13 +351,21 @@ pub const TABLE: &[Row] = &[
         "result",
         Dial::NAMES,
     ),
+    by(
+        counter("ebbtide_outbound_connects_total", "Connections dialled for outbound listeners."),
+        "result",
+        Dial::NAMES,
+    ),
     counter(
         "ebbtide_upstream_retries_total",
         "Requests sent again: a reused connection had died, or the app had not looked at them.",
     ),
     by(gauge("ebbtide_upstream_up", "1 while the app accepts."), "listener", &[]),
-    counter("ebbtide_requests_after_termination_total", "Requests that arrived at or after t0 and were forwarded."),
-    counter("ebbtide_late_arrivals_total", "Requests that arrived after the hold and were forwarded."),
+    counter(
+        "ebbtide_requests_after_termination_total",
+        "Requests and TCP connections that came at or after t0 and were forwarded.",
+    ),
+    counter("ebbtide_late_arrivals_total", "Requests and TCP connections that came after the hold and were forwarded."),
     counter("ebbtide_late_refusals_total", "Requests that were refused because the drain was over."),
     counter("ebbtide_late_bytes_total", "Bytes that came after ebbtide had closed its side of a connection."),
     gauge("ebbtide_last_arrival_after_termination_seconds", "Latest arrival that counts, seconds after t0."),

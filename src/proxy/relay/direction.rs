@@ -1,0 +1,346 @@
+//! One direction of a relay: what is read on one side and written to the other.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::Interest;
+
+use super::gear::{Gear, Pipe};
+use super::side::Side;
+use crate::proxy::boundary::Boundary;
+use crate::proxy::websocket::frames::Frames;
+
+/// Bytes on their way one way.
+#[derive(Debug)]
+pub struct Direction {
+    /// Read, or put in by us, and not yet written.
+    kept: BytesMut,
+    /// Where a WebSocket's frames stand; `None` for opaque bytes.
+    frames: Option<Frames>,
+    fate: Fate,
+    source: Source,
+    fin: Fin,
+    /// A pipe with bytes in it, or one that is about to get some.
+    pipe: Option<Pipe>,
+    /// The latest reads were large: the kernel moves the next ones.
+    bulk: bool,
+    broken: bool,
+    /// Nobody is there to write to any more.
+    target_gone: bool,
+    moved: u64,
+}
+
+/// What becomes of what is read.
+#[derive(Debug)]
+enum Fate {
+    Pass,
+    /// Passed up to the end of the frame that is open, then this.
+    EndsWith(Bytes),
+    Dropped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Open,
+    /// It has sent FIN, or has broken, or we have stopped listening to it.
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fin {
+    /// Follows the source's end.
+    Follows,
+    /// Is ours to send.
+    Held,
+    /// Goes out as soon as everything is written.
+    Due,
+    Sent,
+}
+
+/// Reads before other connections have their turn.
+const TURNS: u32 = 16;
+/// A read of this length says that more is coming.
+const LARGE: usize = 16 * 1024;
+
+// === impl Direction ===
+
+impl Direction {
+    /// Opaque bytes, of which `first` has been read already.
+    pub fn opaque(first: &[u8]) -> Self {
+        Self {
+            kept: BytesMut::from(first),
+            frames: None,
+            fate: Fate::Pass,
+            source: Source::Open,
+            fin: Fin::Follows,
+            pipe: None,
+            bulk: false,
+            broken: false,
+            target_gone: false,
+            moved: 0,
+        }
+    }
+
+    /// Frames of a WebSocket; the last word is [`Self::hang_up`]'s if `holds_fin`.
+    pub fn framed(first: &[u8], holds_fin: bool) -> Self {
+        let mut frames = Frames::default();
+        frames.advance(first);
+        let fin = if holds_fin { Fin::Held } else { Fin::Follows };
+        Self { frames: Some(frames), fin, ..Self::opaque(first) }
+    }
+
+    /// Bytes read so far.
+    pub const fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Nothing waits to be written.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
+    }
+
+    /// Nothing more will be read.
+    pub fn has_ended(&self) -> bool {
+        self.source == Source::Ended
+    }
+
+    /// Nothing more will happen.
+    pub fn is_done(&self) -> bool {
+        self.has_ended() && self.is_fin_sent()
+    }
+
+    /// FIN is out, or can't be.
+    pub fn is_fin_sent(&self) -> bool {
+        self.fin == Fin::Sent
+    }
+
+    /// One of the two sides broke.
+    pub const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The side that is read broke.
+    pub const fn is_source_broken(&self) -> bool {
+        self.broken && !self.target_gone
+    }
+
+    /// No frames are followed.
+    pub const fn is_opaque(&self) -> bool {
+        self.frames.is_none()
+    }
+
+    /// What is written reaches nobody.
+    pub const fn is_target_gone(&self) -> bool {
+        self.target_gone
+    }
+
+    /// A Close frame has been passed on, or put in.
+    pub fn has_closed(&self) -> bool {
+        self.frames.as_ref().is_some_and(Frames::has_closed)
+    }
+
+    /// Not frames after all: nothing can be put in.
+    pub fn is_lost(&self) -> bool {
+        self.frames.as_ref().is_none_or(Frames::is_lost)
+    }
+
+    /// Nothing of a frame is on its way.
+    pub fn at_boundary(&self) -> bool {
+        matches!(self.fate, Fate::Pass) && self.frames.as_ref().is_some_and(Frames::at_boundary)
+    }
+
+    /// This Close frame is the last that is written: at once, or when the frame that is open has ended. What is read
+    /// behind it is dropped, so that the sender never has to wait.
+    pub fn end_with(&mut self, close: Bytes) {
+        if self.at_boundary() {
+            self.put(&close);
+        } else {
+            self.fate = Fate::EndsWith(close);
+        }
+    }
+
+    fn put(&mut self, close: &[u8]) {
+        self.kept.extend_from_slice(close);
+        if let Some(frames) = &mut self.frames {
+            frames.advance(close);
+        }
+        self.fate = Fate::Dropped;
+    }
+
+    /// What is read from now on is dropped.
+    pub fn drop_the_rest(&mut self) {
+        self.fate = Fate::Dropped;
+    }
+
+    /// FIN when all is written, whether the source goes on or not.
+    pub fn hang_up(&mut self) {
+        if self.fin != Fin::Sent {
+            self.fin = Fin::Due;
+        }
+    }
+
+    /// Reads no more; what was read goes out, then FIN.
+    pub fn finish(&mut self) {
+        self.source = Source::Ended;
+        self.hang_up();
+    }
+
+    /// Moves what can be moved; ready when this direction is done.
+    pub fn poll(&mut self, from: &mut Side, to: &mut Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..TURNS {
+            let written = self.write_kept(to, cx);
+            let drops = matches!(self.fate, Fate::Dropped);
+            if written.is_pending() && !drops {
+                return Poll::Pending;
+            }
+            if written.is_ready() && (self.fin == Fin::Due || (self.fin == Fin::Follows && self.has_ended())) {
+                self.shut_down(to, cx);
+            }
+            if self.has_ended() {
+                return if self.is_done() { Poll::Ready(()) } else { Poll::Pending };
+            }
+            let moves_by_itself = self.frames.is_none() && !drops && from.is_socket() && to.is_socket();
+            let pipe = if self.bulk && moves_by_itself { self.pipe.take().or_else(|| gear.pipe()) } else { None };
+            match pipe {
+                Some(pipe) => ready!(self.splice(pipe, from, to, gear, cx)),
+                None => ready!(self.copy(from, to, gear, cx)),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn copy(&mut self, from: &mut Side, to: &mut Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
+        gear.with_buffer(|buffer| {
+            match ready!(from.poll_read(cx, buffer)) {
+                Ok(0) => self.source = Source::Ended,
+                Ok(n) => {
+                    self.moved += n as u64;
+                    self.bulk = n >= LARGE;
+                    let (passed, last) = self.pass(&buffer[..n]);
+                    let unwritten = self.write(&buffer[..passed], to, cx);
+                    self.kept.extend_from_slice(&buffer[passed - unwritten..passed]);
+                    if let Some(close) = last {
+                        self.put(&close);
+                    }
+                }
+                Err(_) => self.break_off(),
+            }
+            Poll::Ready(())
+        })
+    }
+
+    /// How many of the bytes just read are passed on, and what ends them.
+    fn pass(&mut self, bytes: &[u8]) -> (usize, Option<Bytes>) {
+        let passed = match (&self.fate, &mut self.frames) {
+            (Fate::EndsWith(close), Some(frames)) => {
+                return match frames.advance_to_boundary(bytes) {
+                    Some(end) => (end, Some(close.clone())),
+                    None => (bytes.len(), None),
+                };
+            }
+            (Fate::Dropped, _) => 0,
+            (Fate::Pass | Fate::EndsWith(_), _) => bytes.len(),
+        };
+        if let Some(frames) = &mut self.frames {
+            frames.advance(bytes);
+        }
+        (passed, None)
+    }
+
+    /// Writes directly; how many bytes would not go.
+    fn write(&mut self, bytes: &[u8], to: &mut Side, cx: &mut Context<'_>) -> usize {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match to.poll_write(cx, rest) {
+                Poll::Ready(Ok(n)) if n > 0 => rest = &rest[n..],
+                Poll::Ready(_) => {
+                    self.give_up();
+                    return 0;
+                }
+                Poll::Pending => break,
+            }
+        }
+        rest.len()
+    }
+
+    fn write_kept(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.kept.is_empty() {
+            match ready!(to.poll_write(cx, &self.kept)) {
+                Ok(n) if n > 0 => self.kept.advance(n),
+                _ => self.give_up(),
+            }
+        }
+        if self.kept.capacity() > 0 {
+            // An idle relay keeps no buffer.
+            self.kept = BytesMut::new();
+        }
+        Poll::Ready(())
+    }
+
+    /// The kernel moves the bytes, through a pipe that goes back as soon as it is empty and nothing more is there.
+    fn splice(&mut self, mut pipe: Pipe, from: &Side, to: &Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
+        if pipe.held() == 0 {
+            match from.poll_io(Interest::READABLE, cx, |socket| pipe.fill(socket)) {
+                Poll::Ready(Ok(0)) => self.source = Source::Ended,
+                Poll::Ready(Ok(n)) => {
+                    self.moved += n as u64;
+                    self.bulk = n >= LARGE;
+                }
+                Poll::Ready(Err(_)) => self.break_off(),
+                Poll::Pending => {
+                    gear.give_back(pipe);
+                    return Poll::Pending;
+                }
+            }
+        }
+        while pipe.held() > 0 {
+            match to.poll_io(Interest::WRITABLE, cx, |socket| pipe.empty(socket)) {
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(_) => {
+                    self.give_up();
+                    break;
+                }
+                Poll::Pending => {
+                    self.bulk = true;
+                    self.pipe = Some(pipe);
+                    return Poll::Pending;
+                }
+            }
+        }
+        if pipe.held() == 0 && self.bulk && !self.has_ended() {
+            self.pipe = Some(pipe);
+        } else {
+            gear.give_back(pipe);
+        }
+        Poll::Ready(())
+    }
+
+    fn shut_down(&mut self, to: &mut Side, cx: &mut Context<'_>) {
+        match to.poll_shutdown(cx) {
+            Poll::Ready(result) => {
+                self.broken |= result.is_err();
+                self.fin = Fin::Sent;
+            }
+            Poll::Pending => {}
+        }
+    }
+
+    /// The side that is read broke; what it had sent goes on its way.
+    fn break_off(&mut self) {
+        self.source = Source::Ended;
+        self.broken = true;
+    }
+
+    /// The side that is written to is gone. What a WebSocket's other side still says is read, for its Close.
+    pub fn give_up(&mut self) {
+        self.kept.clear();
+        self.broken = true;
+        self.target_gone = true;
+        self.fin = Fin::Sent;
+        self.fate = Fate::Dropped;
+        if self.frames.is_none() {
+            self.source = Source::Ended;
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One end of a relay.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::upstream::connect::Stream;
+
+/// A connection, or a stream of one.
+#[derive(Debug)]
+pub enum Side {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix socket.
+    Unix(UnixStream),
+    /// A stream of an HTTP/2 connection.
+    Http2(Box<TokioIo<Upgraded>>),
+}
+
+// === impl Side ===
+
+impl Side {
+    /// Reads into `buffer`; 0 at the end.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Self::Http2(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+        })?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Writes some of `bytes`.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Http2(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    /// FIN, or what stands for it.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Http2(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    /// The kernel can move its bytes by itself.
+    pub const fn is_socket(&self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::Unix(_))
+    }
+
+    /// Has the kernel do `work` when the socket is ready for it; an attempt that would block waits for the next time.
+    pub fn poll_io(
+        &self,
+        interest: Interest,
+        cx: &mut Context<'_>,
+        mut work: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let done = match self {
+                Self::Tcp(stream) => {
+                    ready!(if interest.is_readable() {
+                        stream.poll_read_ready(cx)
+                    } else {
+                        stream.poll_write_ready(cx)
+                    })?;
+                    stream.try_io(interest, || work(stream.as_fd()))
+                }
+                Self::Unix(stream) => {
+                    ready!(if interest.is_readable() {
+                        stream.poll_read_ready(cx)
+                    } else {
+                        stream.poll_write_ready(cx)
+                    })?;
+                    stream.try_io(interest, || work(stream.as_fd()))
+                }
+                Self::Http2(_) => Err(io::ErrorKind::Unsupported.into()),
+            };
+            match done {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+}
+
+impl From<TcpStream> for Side {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Side {
+    fn from(stream: UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
+impl From<Stream> for Side {
+    fn from(stream: Stream) -> Self {
+        match stream {
+            Stream::Tcp(stream) => Self::Tcp(stream),
+            Stream::Unix(stream) => Self::Unix(stream),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! WebSocket sessions (RFC 6455): relayed frame by frame, closed in good order.
+
+pub mod frames;
+pub mod session;

@@ -1,0 +1,238 @@
+//! One WebSocket session: frames pass as they are, and its end is a closing handshake wherever there can be one
+//! (RFC 6455 §7).
+//!
+//! The contract's §5: our Close goes to the client between two frames, and nothing behind it; what the client still
+//! sends goes to the app, up to its own Close; then the app's side is closed. A handshake that one of the two ends has
+//! begun is left to them.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::frames::close;
+use crate::lifecycle::in_flight::Permit;
+use crate::listener::conn::{Active, Ask, Doing};
+use crate::listener::long::Kind;
+use crate::proxy::relay::{Flow, Relay};
+use crate::proxy::tunnel::leave;
+use crate::telemetry::metrics::{Forced, Notice, SessionEnd};
+
+struct Session {
+    relay: Relay,
+    stage: Stage,
+    /// As it stands.
+    end: SessionEnd,
+    /// For a Close that was sent, and for the app's end.
+    patience: Pin<Box<Sleep>>,
+    close_code: u16,
+    close_timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Everything passes.
+    Open,
+    /// Our Close is on its way to the client.
+    Telling,
+    /// A Close has gone one way, the other one is awaited.
+    Awaiting,
+    /// Nothing more is expected from the client; the app has time for its own end.
+    Leaving,
+}
+
+enum Step {
+    Again,
+    Wait,
+    Over,
+}
+
+/// "Service restart" in the registry of close codes.
+const APP_DIED: u16 = 1012;
+
+/// Relays until it is over. The permit is held as long as the app has something to say.
+pub async fn run(relay: Relay, active: &Active, permit: Permit) {
+    let conn = active.conn();
+    if active.stream().is_none() {
+        conn.set_doing(Doing::Relay);
+        conn.clear_ask();
+    }
+    active.set_long(Kind::Session);
+    let worker = conn.worker();
+    let rules = worker.config.websocket;
+    let mut session = Session {
+        relay,
+        stage: Stage::Open,
+        end: SessionEnd::Closed,
+        patience: Box::pin(sleep(Duration::ZERO)),
+        close_code: rules.close_code,
+        close_timeout: rules.close_timeout,
+    };
+    let end = poll_fn(|cx| session.poll(active, cx)).await;
+    drop(permit);
+    worker.metrics.sessions.add(end as usize);
+    if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) {
+        worker.count_forced(Forced::Session);
+    }
+    if active.stream().is_none() {
+        leave(session.relay, conn).await;
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    fn poll(&mut self, active: &Active, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        active.wait_alone(cx);
+        loop {
+            let asked = active.asked();
+            if asked == Ask::KILL {
+                let told = matches!(self.stage, Stage::Awaiting | Stage::Leaving);
+                return Poll::Ready(if told { self.end } else { SessionEnd::Cut });
+            }
+            if let Poll::Ready(flow) = self.relay.poll(&active.conn().worker().gear, cx) {
+                return Poll::Ready(self.outcome(flow));
+            }
+            let step = match self.stage {
+                Stage::Open => self.open(asked),
+                Stage::Telling => self.telling(active),
+                Stage::Awaiting => self.awaiting(cx),
+                Stage::Leaving => self.leaving(cx),
+            };
+            match step {
+                Step::Again => {}
+                Step::Wait => return Poll::Pending,
+                Step::Over => return Poll::Ready(self.end),
+            }
+        }
+    }
+
+    fn open(&mut self, asked: Ask) -> Step {
+        let Relay { up, down, .. } = &mut self.relay;
+        if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
+            let end = if up.has_closed() { SessionEnd::Closed } else { SessionEnd::ClientGone };
+            return self.leave(end);
+        }
+        if down.has_ended() {
+            if down.has_closed() || up.has_closed() || down.is_lost() {
+                return self.leave(SessionEnd::Closed);
+            }
+            return if down.at_boundary() {
+                self.tell(APP_DIED, SessionEnd::AppDied)
+            } else {
+                // Half a frame can't be taken back.
+                self.leave(SessionEnd::AppDied)
+            };
+        }
+        if asked < Ask::CLOSE {
+            return Step::Wait;
+        }
+        if down.is_lost() {
+            // No frames: a tunnel, and ended like one.
+            return if asked < Ask::FORCE { Step::Wait } else { self.leave(SessionEnd::Cut) };
+        }
+        if down.has_closed() || up.has_closed() {
+            return self.await_close();
+        }
+        self.tell(self.close_code, SessionEnd::ClosedByNotice)
+    }
+
+    fn telling(&mut self, active: &Active) -> Step {
+        let Relay { up, down, .. } = &mut self.relay;
+        if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
+            return self.leave(SessionEnd::ClientGone);
+        }
+        if down.has_closed() && down.is_empty() {
+            if self.end == SessionEnd::ClosedByNotice {
+                active.conn().worker().metrics.notices.add(Notice::WebsocketClose as usize);
+            }
+            return self.await_close();
+        }
+        if down.has_ended() && !down.has_closed() {
+            return self.leave(SessionEnd::AppDied);
+        }
+        Step::Wait
+    }
+
+    fn awaiting(&mut self, cx: &mut Context<'_>) -> Step {
+        let Relay { up, down, .. } = &mut self.relay;
+        if up.has_closed() && down.has_closed() {
+            return self.leave(self.end);
+        }
+        if up.has_closed() && down.has_ended() {
+            // The app has hung up instead of answering, which is its own affair.
+            return self.leave(self.end);
+        }
+        let gone = up.has_ended() || down.is_target_gone();
+        if !gone && self.patience.as_mut().poll(cx).is_pending() {
+            return Step::Wait;
+        }
+        if !gone && up.has_closed() {
+            // The client began; the app's answer does not come.
+            return self.tell(self.close_code, SessionEnd::ClosedByNotice);
+        }
+        self.leave(if self.end == SessionEnd::AppDied { self.end } else { SessionEnd::Unanswered })
+    }
+
+    fn leaving(&mut self, cx: &mut Context<'_>) -> Step {
+        let Relay { up, down, .. } = &mut self.relay;
+        if down.has_ended() {
+            up.hang_up();
+        }
+        if self.patience.as_mut().poll(cx).is_ready() {
+            return Step::Over;
+        }
+        match (down.has_ended(), down.is_fin_sent(), up.is_fin_sent()) {
+            (true, true, true) => Step::Over,
+            // The FIN goes out with the next poll of the relay.
+            (true, _, false) if up.is_empty() => Step::Again,
+            _ => Step::Wait,
+        }
+    }
+
+    fn tell(&mut self, code: u16, end: SessionEnd) -> Step {
+        self.end = end;
+        self.relay.down.end_with(close(code, reason(code), false));
+        self.stage = Stage::Telling;
+        Step::Again
+    }
+
+    fn await_close(&mut self) -> Step {
+        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
+        self.stage = Stage::Awaiting;
+        Step::Again
+    }
+
+    /// FIN to the client behind what is on its way; a Close to the app, if it has not had one, and time to answer it.
+    fn leave(&mut self, end: SessionEnd) -> Step {
+        self.end = end;
+        let Relay { up, down, .. } = &mut self.relay;
+        down.drop_the_rest();
+        down.hang_up();
+        if !up.has_closed() && up.at_boundary() && !down.has_ended() {
+            up.end_with(close(self.close_code, reason(self.close_code), true));
+        } else {
+            up.drop_the_rest();
+        }
+        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
+        self.stage = Stage::Leaving;
+        Step::Again
+    }
+
+    /// Both directions are over by themselves.
+    fn outcome(&self, flow: Flow) -> SessionEnd {
+        let Relay { up, down, .. } = &self.relay;
+        match (self.stage, flow) {
+            (Stage::Open, _) if up.has_closed() || down.has_closed() => SessionEnd::Closed,
+            (Stage::Open, _) => SessionEnd::ClientGone,
+            _ => self.end,
+        }
+    }
+}
+
+/// For people who look at the frames.
+const fn reason(code: u16) -> &'static str {
+    if code == APP_DIED { "ebbtide: the app has gone" } else { "ebbtide: this pod is going away" }
+}
