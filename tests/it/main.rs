@@ -34,3 +34,5 @@ mod http2;
 mod grpc;
 
 mod h2_upstream;
+
+mod websocket;

@@ -115,8 +115,14 @@ impl Session {
             let end = if up.has_closed() { SessionEnd::Closed } else { SessionEnd::ClientGone };
             return self.leave(end);
         }
+        if down.has_ended() && down.is_lost() {
+            // No frames: a tunnel, of which each direction ends by itself.
+            let sent = down.is_fin_sent();
+            down.hang_up();
+            return if sent { Step::Wait } else { Step::Again };
+        }
         if down.has_ended() {
-            if down.has_closed() || up.has_closed() || down.is_lost() {
+            if down.has_closed() || up.has_closed() {
                 return self.leave(SessionEnd::Closed);
             }
             return if down.at_boundary() {
@@ -130,7 +136,7 @@ impl Session {
             return Step::Wait;
         }
         if down.is_lost() {
-            // No frames: a tunnel, and ended like one.
+            // Ended like a tunnel.
             return if asked < Ask::FORCE { Step::Wait } else { self.leave(SessionEnd::Cut) };
         }
         if down.has_closed() || up.has_closed() {

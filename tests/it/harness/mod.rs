@@ -22,6 +22,8 @@ pub(crate) mod ebbtide;
 
 pub(crate) mod pod;
 
+pub(crate) mod script;
+
 pub(crate) mod stage;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,20 +1,15 @@
-//! Owns the set of these tests: one app with one ebbtide in front, and apps that are scripts.
+//! Owns the set of these tests: one app with one ebbtide in front.
 
-use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
 
 use crate::harness::SOON;
 use crate::harness::app::{App, AppOptions};
 use crate::harness::client::{Connection, Failure, Raw, Reply, Request, fresh_id, send};
 use crate::harness::ebbtide::{Config, Ebbtide};
-use crate::harness::http::Wire;
+pub(super) use crate::harness::script::Script;
 use crate::harness::stage::alone;
 pub(super) use crate::harness::stage::{DRAINS, LONG, TOLD, front, plain, resident, terminate};
 
@@ -26,15 +21,6 @@ pub(super) struct Stage {
     /// Where clients connect.
     pub(super) address: SocketAddr,
     _dir: TempDir,
-}
-
-/// An app that is a script, in the test's own process.
-#[derive(Debug)]
-pub(super) struct Script {
-    pub(super) address: SocketAddr,
-    accepted: Arc<AtomicUsize>,
-    open: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
 }
 
 // === impl Stage ===
@@ -90,57 +76,6 @@ pub(super) fn assert_no_panic(px: &Ebbtide) {
     let log = px.log_text();
     assert!(!log.contains("panicked"), "{log}");
     assert!(px.process.is_running(), "ebbtide ended: {:?}\n{log}", px.process.exited());
-}
-
-// === impl Script ===
-
-impl Script {
-    /// `serve` gets the number of the connection, from 0 on; ebbtide's own dials are counted as well.
-    pub(super) async fn start<F, S>(serve: F) -> Self
-    where
-        F: Fn(usize, Wire<TcpStream>) -> S + Send + 'static,
-        S: Future<Output = ()> + Send + 'static,
-    {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
-        let address = listener.local_addr().expect("the listener is bound");
-        let (accepted, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (count, gauge) = (accepted.clone(), open.clone());
-        let task = tokio::spawn(async move {
-            let mut tasks = JoinSet::new();
-            loop {
-                if let Ok((stream, _)) = listener.accept().await {
-                    let work = serve(count.fetch_add(1, Ordering::SeqCst), Wire::new(stream));
-                    let gauge = gauge.clone();
-                    gauge.fetch_add(1, Ordering::SeqCst);
-                    tasks.spawn(async move {
-                        work.await;
-                        gauge.fetch_sub(1, Ordering::SeqCst);
-                    });
-                }
-                while tasks.try_join_next().is_some() {}
-            }
-        });
-        Self { address, accepted, open, task }
-    }
-
-    pub(super) fn upstream(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    pub(super) fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::SeqCst)
-    }
-
-    /// Connections whose script has not ended.
-    pub(super) fn open(&self) -> usize {
-        self.open.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 /// A moment that lets the other side act, where there is nothing to wait for.
