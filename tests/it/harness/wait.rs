@@ -50,6 +50,14 @@ pub(crate) async fn within<T>(what: &str, deadline: Duration, work: impl Future<
     }
 }
 
+/// The greatest number of moments in any slice of this width.
+pub(crate) fn densest(moments: impl Iterator<Item = Mono>, slice: Duration) -> usize {
+    let mut times: Vec<Mono> = moments.collect();
+    times.sort_unstable();
+    let width = |from: usize| times[from..].partition_point(|at| at.since(times[from]) < slice);
+    (0..times.len()).map(width).max().unwrap_or(0)
+}
+
 // === impl Mono ===
 
 impl Mono {

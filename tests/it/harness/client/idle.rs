@@ -13,7 +13,7 @@ use super::connection::{read_ending, read_reply};
 use super::{Ending, Failure, Request, fresh_id};
 use crate::harness::SOON;
 use crate::harness::http::Wire;
-use crate::harness::wait::{Mono, eventually};
+use crate::harness::wait::{Mono, densest, eventually};
 
 #[derive(Debug)]
 pub(crate) struct IdleHolder {
@@ -87,10 +87,7 @@ impl IdleHolder {
 
     /// The greatest number of closes in any slice of this width.
     pub(crate) fn densest(&self, slice: Duration) -> usize {
-        let mut times: Vec<Mono> = self.closed().iter().map(|one| one.at).collect();
-        times.sort_unstable();
-        let width = |from: usize| times[from..].partition_point(|at| at.since(times[from]) < slice);
-        (0..times.len()).map(width).max().unwrap_or(0)
+        densest(self.closed().iter().map(|one| one.at), slice)
     }
 }
 
