@@ -8,6 +8,8 @@ pub(crate) mod http;
 
 pub(crate) mod h2;
 
+pub(crate) mod events;
+
 pub(crate) mod process;
 
 pub(crate) mod app;
@@ -26,6 +28,7 @@ pub(crate) mod script;
 
 pub(crate) mod stage;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,6 +72,15 @@ pub(crate) fn fresh_ip() -> IpAddr {
 /// The seed of this test run: `EBBTIDE_TEST_SEED` repeats one.
 pub(crate) fn fresh_seed() -> u64 {
     std::env::var("EBBTIDE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
+}
+
+/// How often each value comes.
+pub(crate) fn tally<T: Ord>(all: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
+    let mut counts = BTreeMap::new();
+    for one in all {
+        *counts.entry(one).or_default() += 1;
+    }
+    counts
 }
 
 /// The bound of waits that should take no time at all, generous for a busy machine.

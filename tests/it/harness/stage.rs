@@ -25,6 +25,23 @@ pub(crate) fn plain(drain: &str) -> Config {
     Config::new().yaml(&format!("drain: {{{drain}}}"))
 }
 
+/// The same with WebSocket over HTTP/2, and the section `websocket` as given, e.g. `close_code: 1012`.
+pub(crate) fn websocket(drain: &str, websocket: &str) -> Config {
+    let comma = if websocket.is_empty() { "" } else { ", " };
+    Config::new().yaml(&format!("drain: {{{drain}}}\nwebsocket: {{over_http2: on{comma}{websocket}}}"))
+}
+
+/// One inbound TCP listener, called `db`.
+pub(crate) fn tcp(drain: &str, upstream: &str) -> Config {
+    let listener = tcp_listener("127.0.0.1:0", upstream);
+    Config::new().without("EBBTIDE_LISTEN").yaml(&format!("drain: {{{drain}}}\nlisteners:\n{listener}"))
+}
+
+/// One line below `listeners:`, for a pod's configuration too.
+pub(crate) fn tcp_listener(bind: &str, upstream: &str) -> String {
+    format!("  - {{name: db, protocol: tcp, bind: \"{bind}\", upstream: \"{upstream}\"}}\n")
+}
+
 /// An app outside any pod, on an address of its own unless it has one; what it was started with, and its directory.
 pub(crate) async fn alone(options: AppOptions) -> (App, AppOptions, TempDir) {
     let dir = TempDir::new().expect("a temporary directory");
@@ -44,7 +61,12 @@ pub(crate) async fn app(options: AppOptions) -> (App, SocketAddr, TempDir) {
 
 /// Starts ebbtide in front of any address and waits until it has seen the app.
 pub(crate) async fn front(config: Config, upstream: &str) -> (Ebbtide, SocketAddr) {
-    let px = config.upstream(upstream).start().await;
+    serving(config.upstream(upstream)).await
+}
+
+/// Starts ebbtide with the upstream that its configuration names, and waits until it has seen the app.
+pub(crate) async fn serving(config: Config) -> (Ebbtide, SocketAddr) {
+    let px = config.start().await;
     let address = px.inbound().await;
     px.metric_becomes("ebbtide_phase", &[("phase", "serving")], SOON, |on| on == 1.0).await;
     (px, address)

@@ -79,6 +79,9 @@ async fn run(role: Role) -> i32 {
     if let Some((address, every)) = app.options.beat {
         tokio::spawn(outbound::beat(app.clone(), address, every));
     }
+    if let Some((address, every)) = app.options.beat_h2c {
+        tokio::spawn(outbound::beat_h2c(app.clone(), address, every));
+    }
     if app.options.listen != Listen::Nowhere {
         tokio::spawn(server::listen(app.clone()));
     }

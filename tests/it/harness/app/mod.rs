@@ -10,6 +10,10 @@ mod outbound;
 
 mod h2;
 
+mod events;
+
+mod tcp;
+
 pub(crate) mod journal;
 
 use std::net::SocketAddr;
@@ -46,6 +50,8 @@ pub(crate) struct AppOptions {
     pub(crate) reply_delay: Duration,
     /// A GET to this address over one reused connection, again and again, as an app's own calls.
     pub(crate) beat: Option<(SocketAddr, Duration)>,
+    /// The same over one HTTP/2 connection.
+    pub(crate) beat_h2c: Option<(SocketAddr, Duration)>,
     /// A raw TCP connection held from the start, silent until [`OnTerm::Ack`].
     pub(crate) held: Option<SocketAddr>,
     /// A GET that must succeed before it listens or ends; failing means exit code 1.
@@ -72,6 +78,30 @@ pub(crate) enum Speaks {
     Both,
     /// HTTP/1; a preface is taken and nothing is ever said.
     SilentAfterPreface,
+    /// No HTTP at all.
+    Tcp(Flow),
+}
+
+/// What the app does with a raw TCP connection; bytes it sends by itself are a generated body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Flow {
+    Echo,
+    /// Says [`GREETING`] first, then as Echo.
+    Greet,
+    /// Reads to the client's end, waits, then so many bytes and its own end.
+    ReplyAfterEnd {
+        after: Duration,
+        bytes: usize,
+    },
+    /// So many bytes and its own end at once, then reads to the client's.
+    EndFirst {
+        bytes: usize,
+    },
+    /// So many bytes every so often, until the client's end.
+    Bursts {
+        bytes: usize,
+        every: Duration,
+    },
 }
 
 /// How an upstream address names the app's protocol.
@@ -80,6 +110,7 @@ pub(crate) enum Scheme {
     Http,
     H2c,
     Auto,
+    Tcp,
 }
 
 /// When an HTTP/2 connection has been used enough.
@@ -153,6 +184,7 @@ impl Default for AppOptions {
             one_at_a_time: false,
             reply_delay: Duration::ZERO,
             beat: None,
+            beat_h2c: None,
             held: None,
             needs: None,
             speaks: Speaks::Both,
@@ -174,6 +206,14 @@ impl AppOptions {
     pub(crate) const fn h2c(mut self) -> Self {
         self.speaks = Speaks::Http2;
         self.scheme = Scheme::H2c;
+        self
+    }
+
+    /// Raw TCP, and said so.
+    #[must_use]
+    pub(crate) const fn tcp(mut self, flow: Flow) -> Self {
+        self.speaks = Speaks::Tcp(flow);
+        self.scheme = Scheme::Tcp;
         self
     }
 
@@ -228,9 +268,13 @@ impl Scheme {
             Self::Http => "http",
             Self::H2c => "h2c",
             Self::Auto => "auto",
+            Self::Tcp => "tcp",
         }
     }
 }
+
+/// What a server says that speaks first.
+pub(crate) const GREETING: &[u8] = b"toy ready\n";
 
 /// Where the app called `name` writes what it saw; lives of a restarted app share the file.
 pub(crate) fn journal_path(name: &str, dir: &Path) -> PathBuf {

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::entry::Shared;
+use crate::harness::h2::RawH2;
 use crate::harness::http::{Sum, Wire};
 
 /// One GET on a fresh connection; answers whether it got status 200.
@@ -69,12 +70,57 @@ pub(super) async fn beat(app: Arc<Shared>, address: SocketAddr, every: Duration)
             Ok((head, keep)) => (true, head.as_str(), *keep),
             Err(error) => (false, error.as_str(), false),
         };
-        app.pen.note("beat", &format!("ok={ok} conn={connections} head={head}"));
+        app.pen.note("beat", &format!("how=http ok={ok} conn={connections} head={head}"));
         if !keep {
             wire = None;
         }
         tokio::time::sleep(every).await;
     }
+}
+
+/// As [`beat`] over HTTP/2; notes what the peer has said about leaving as well.
+pub(super) async fn beat_h2c(app: Arc<Shared>, address: SocketAddr, every: Duration) {
+    let mut connections = 0;
+    let mut open: Option<RawH2> = None;
+    loop {
+        if open.is_none() {
+            connections += 1;
+            open = RawH2::open(address).await.ok();
+        }
+        let result = match open.as_mut() {
+            Some(raw) => timeout(BOUND, beat_h2c_once(raw)).await.unwrap_or_else(|_| Err("timeout".to_owned())),
+            None => Err("refused".to_owned()),
+        };
+        let notices = open.as_ref().map_or(0, |raw| raw.seen.notices().len());
+        let (ok, head) = match &result {
+            Ok(head) => (true, head),
+            Err(error) => (false, error),
+        };
+        app.pen.note("beat", &format!("how=h2c ok={ok} conn={connections} notices={notices} head={head}"));
+        if !ok {
+            open = None;
+        }
+        match open.as_mut() {
+            Some(raw) => raw.during(tokio::time::sleep(every)).await,
+            None => tokio::time::sleep(every).await,
+        }
+    }
+}
+
+async fn beat_h2c_once(raw: &mut RawH2) -> Result<String, String> {
+    let stream = raw.get("/outbound").await.map_err(debug)?;
+    let answer = raw.answer(stream, BOUND).await.map_err(debug)?;
+    if answer.status() != 200 || !answer.is_whole() {
+        return Err(format!("status-{}", answer.status()));
+    }
+    let mut sum = Sum::new();
+    for (name, value) in &answer.head {
+        // Both differ by nature.
+        if name != "date" && name != "x-id" {
+            sum.add(format!("{name}:{value}\n").as_bytes());
+        }
+    }
+    Ok(sum.hex())
 }
 
 async fn beat_once(wire: &mut Wire<TcpStream>, address: SocketAddr) -> Result<(String, bool), String> {

@@ -18,19 +18,19 @@ pub(super) enum Next {
 }
 
 /// One request being answered.
-struct Exchange<'a, S> {
-    app: &'a Arc<Shared>,
-    wire: &'a mut Wire<S>,
-    head: &'a Head,
+pub(super) struct Exchange<'a, S> {
+    pub(super) app: &'a Arc<Shared>,
+    pub(super) wire: &'a mut Wire<S>,
+    pub(super) head: &'a Head,
     method: &'a str,
     path: &'a str,
     query: &'a str,
-    closes: bool,
+    pub(super) closes: bool,
 }
 
 /// Paths: `/` `/slow?ms=` `/echo` `/bytes?n=&chunked=1` `/chunks?n=&every_ms=&sse=1` `/drop` `/close`
 /// `/early?status=&reads=1` `/http10` `/status?code=` `/headers` `/upgrade?ms=&refuse=1` `/truncate?n=&sent=`
-/// `/die` `/hang`. Any other path answers like `/`.
+/// `/die` `/hang` `/events`, the last in its own module. Any other path answers like `/`.
 pub(super) async fn answer<S: Io>(
     app: &Arc<Shared>,
     wire: &mut Wire<S>,
@@ -114,6 +114,7 @@ impl<S: Io> Exchange<'_, S> {
                 self.reply(200, &[], text.as_bytes()).await
             }
             "/upgrade" => self.upgrade().await,
+            "/events" => self.events().await,
             "/truncate" => {
                 let body = pattern(self.number("sent", 10) as usize);
                 let head =
@@ -138,7 +139,7 @@ impl<S: Io> Exchange<'_, S> {
         Ok(upload)
     }
 
-    async fn reply(&mut self, status: u16, headers: &[(&str, String)], body: &[u8]) -> Result<Next, Fault> {
+    pub(super) async fn reply(&mut self, status: u16, headers: &[(&str, String)], body: &[u8]) -> Result<Next, Fault> {
         let bodiless = status < 200 || status == 204 || status == 304;
         let mut bytes = self.reply_head(status, headers);
         if !bodiless {
@@ -158,9 +159,7 @@ impl<S: Io> Exchange<'_, S> {
         bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
         if self.method != "HEAD" {
             for piece in body.chunks(CHUNK) {
-                bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
-                bytes.extend_from_slice(piece);
-                bytes.extend_from_slice(b"\r\n");
+                bytes.extend(chunk(piece));
             }
             bytes.extend_from_slice(b"0\r\n\r\n");
         }
@@ -177,7 +176,7 @@ impl<S: Io> Exchange<'_, S> {
         for index in 0..self.number("n", 10) {
             let piece =
                 if events { format!("id: {index}\ndata: event {index}\n\n") } else { format!("piece {index}\n") };
-            self.write(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes()).await?;
+            self.write(&chunk(piece.as_bytes())).await?;
             tokio::time::sleep(self.millis("every_ms")).await;
         }
         self.write(b"0\r\n\r\n").await?;
@@ -210,7 +209,7 @@ impl<S: Io> Exchange<'_, S> {
         }
     }
 
-    fn reply_head(&self, status: u16, headers: &[(&str, String)]) -> String {
+    pub(super) fn reply_head(&self, status: u16, headers: &[(&str, String)]) -> String {
         let mut head = format!("HTTP/1.1 {status} Toy\r\n{}", self.id_line());
         if self.closes {
             head.push_str("Connection: close\r\n");
@@ -222,32 +221,36 @@ impl<S: Io> Exchange<'_, S> {
     }
 
     /// The request's id goes back, so that a client sees a response that belongs to another request.
-    fn id_line(&self) -> String {
+    pub(super) fn id_line(&self) -> String {
         self.head.get("x-id").map_or_else(String::new, |id| format!("x-id: {id}\r\n"))
     }
 
-    const fn next(&self) -> Next {
+    pub(super) const fn next(&self) -> Next {
         if self.closes { Next::Close } else { Next::Reuse }
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let io = self.wire.get_mut();
         io.write_all(bytes).await.map_err(Fault::Io)?;
         io.flush().await.map_err(Fault::Io)
     }
 
-    fn millis(&self, key: &str) -> Duration {
+    pub(super) fn millis(&self, key: &str) -> Duration {
         Duration::from_millis(u64::from(self.number::<u32>(key, 0)))
     }
 
-    fn number<T: std::str::FromStr>(&self, key: &str, otherwise: T) -> T {
-        self.query
-            .split('&')
-            .filter_map(|pair| pair.split_once('='))
-            .find(|(name, _)| *name == key)
-            .and_then(|(_, value)| value.parse().ok())
-            .unwrap_or(otherwise)
+    pub(super) fn number<T: std::str::FromStr>(&self, key: &str, otherwise: T) -> T {
+        self.text(key).and_then(|value| value.parse().ok()).unwrap_or(otherwise)
     }
+
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).next()
+    }
+}
+
+pub(super) fn chunk(piece: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
 const CHUNK: usize = 4096;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::entry::Shared;
 use super::routes::{self, Next};
-use super::{Listen, Speaks, h2};
+use super::{Listen, Speaks, h2, tcp};
 use crate::harness::http::{Fault, Wire};
 
 /// Either kind of stream.
@@ -61,6 +61,12 @@ async fn serve(app: Arc<Shared>, stream: impl Io) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
     app.pen.note("connected", &format!("conn={connection}"));
+    if let Speaks::Tcp(flow) = app.options.speaks {
+        let _busy = Busy::begin(&app.in_flight);
+        tcp::serve(&app, stream, flow, connection).await;
+        app.pen.note("disconnected", &format!("conn={connection}"));
+        return;
+    }
     let mut wire = Wire::new(stream);
     match bounded(&app, h2::has_preface(&mut wire)).await {
         Ok(true) => h2::serve(&app, wire, connection).await,

@@ -1,5 +1,7 @@
 //! Owns toy clients that never retry: one request and what became of it; the kinds are in the children.
 
+mod bursts;
+
 mod connection;
 
 mod idle;
@@ -12,6 +14,7 @@ mod raw;
 
 mod summary;
 
+pub(crate) use self::bursts::{BurstPlan, BurstRecord, BurstSummary, Bursts};
 pub(crate) use self::connection::{Connection, Idle};
 pub(crate) use self::idle::{Closed, IdleHolder};
 pub(crate) use self::load::{How, Lane, Load, Pace, Plan};

@@ -64,7 +64,7 @@ pub(super) async fn serve<S: Io>(app: &Arc<Shared>, wire: Wire<S>, number: u64) 
     app.pen.note("preface", &format!("conn={number}"));
     let (mut io, read) = wire.into_parts();
     match app.options.speaks {
-        Speaks::Http1 => {}
+        Speaks::Http1 | Speaks::Tcp(_) => {}
         Speaks::Http1Refusing(status) => {
             let answer = format!("HTTP/1.1 {status} Toy\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
             let _ = io.write_all(answer.as_bytes()).await;
