@@ -21,6 +21,8 @@ mod toys_selftest;
 
 mod h2_selftest;
 
+mod ws_selftest;
+
 mod streams_selftest;
 
 mod surface;

@@ -8,6 +8,8 @@ pub(crate) mod http;
 
 pub(crate) mod h2;
 
+pub(crate) mod ws;
+
 pub(crate) mod events;
 
 pub(crate) mod process;

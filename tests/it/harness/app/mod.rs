@@ -10,6 +10,8 @@ mod outbound;
 
 mod h2;
 
+mod ws;
+
 mod events;
 
 mod tcp;

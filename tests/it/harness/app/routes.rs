@@ -30,7 +30,7 @@ pub(super) struct Exchange<'a, S> {
 
 /// Paths: `/` `/slow?ms=` `/echo` `/bytes?n=&chunked=1` `/chunks?n=&every_ms=&sse=1` `/drop` `/close`
 /// `/early?status=&reads=1` `/http10` `/status?code=` `/headers` `/upgrade?ms=&refuse=1` `/truncate?n=&sent=`
-/// `/die` `/hang` `/events`, the last in its own module. Any other path answers like `/`.
+/// `/die` `/hang` `/ws` `/events`, the last two in their own modules. Any other path answers like `/`.
 pub(super) async fn answer<S: Io>(
     app: &Arc<Shared>,
     wire: &mut Wire<S>,
@@ -114,6 +114,7 @@ impl<S: Io> Exchange<'_, S> {
                 self.reply(200, &[], text.as_bytes()).await
             }
             "/upgrade" => self.upgrade().await,
+            "/ws" => self.websocket().await,
             "/events" => self.events().await,
             "/truncate" => {
                 let body = pattern(self.number("sent", 10) as usize);
