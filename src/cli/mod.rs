@@ -44,6 +44,8 @@ enum Command {
     DemoApp {
         #[arg(long)]
         listen: std::net::SocketAddr,
+        #[arg(long)]
+        raw: std::net::SocketAddr,
     },
 }
 
@@ -80,7 +82,7 @@ pub fn main() -> ExitCode {
         Command::Status(options) => control::status(&options),
         Command::Config(command) => config::run(&command),
         Command::Demo(options) => play_demo(&options),
-        Command::DemoApp { listen } => finish(demo::app_main(listen)),
+        Command::DemoApp { listen, raw } => finish(demo::app_main(listen, raw)),
     }
 }
 

@@ -35,7 +35,10 @@ pub(super) struct Head {
     /// Bytes of the head with its blank line.
     pub(super) length: usize,
     pub(super) content_length: usize,
+    /// The body has no length but chunks.
+    pub(super) chunked: bool,
     pub(super) keep_alive: bool,
+    fields: Vec<(String, String)>,
 }
 
 // === impl Broken ===
@@ -52,6 +55,20 @@ impl Broken {
     }
 }
 
+// === impl Head ===
+
+impl Head {
+    /// The status of an answer.
+    pub(super) fn status(&self) -> Result<u16, Broken> {
+        status(&self.first_line).ok_or(Broken::Garbled)
+    }
+
+    /// The value of a header field.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+}
+
 /// The kind of failure that an error of the socket is.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the standard library adds kinds; those that matter are named")]
 pub(super) fn by_error(kind: io::ErrorKind) -> Failure {
@@ -65,22 +82,38 @@ pub(super) fn by_error(kind: io::ErrorKind) -> Failure {
 
 /// Sends one request and reads the whole answer. Never retries.
 pub(super) async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<Answer, Broken> {
+    let (head, mut body) = begin(stream, request).await?;
+    if head.chunked {
+        // The app gives these answers a length, so one that has gone missing on the way is a fault.
+        return Err(Broken::Garbled);
+    }
+    while body.len() < head.content_length {
+        let received = head.length + body.len();
+        receive(stream, &mut body, received).await?;
+    }
+    Ok(Answer { status: head.status()?, keep_alive: head.keep_alive, body })
+}
+
+/// Sends one request and reads the head of its answer, and what has come behind it.
+pub(super) async fn begin(stream: &mut TcpStream, request: &[u8]) -> Result<(Head, Vec<u8>), Broken> {
     stream.write_all(request).await.map_err(|source| Broken::Failed { received: 0, source })?;
     let mut buffer = Vec::with_capacity(1024);
     loop {
-        if let Some(head) = parse_head(&buffer).map_err(|Garbled| Broken::Garbled)?
-            && buffer.len() >= head.length + head.content_length
-        {
-            let status = status(&head.first_line).ok_or(Broken::Garbled)?;
-            let body = buffer[head.length..].to_vec();
-            return Ok(Answer { status, keep_alive: head.keep_alive, body });
+        if let Some(head) = parse_head(&buffer).map_err(|Garbled| Broken::Garbled)? {
+            let behind = buffer.split_off(head.length);
+            return Ok((head, behind));
         }
         let received = buffer.len();
-        match stream.read_buf(&mut buffer).await {
-            Ok(0) => return Err(Broken::Closed { received }),
-            Ok(_) => {}
-            Err(source) => return Err(Broken::Failed { received, source }),
-        }
+        receive(stream, &mut buffer, received).await?;
+    }
+}
+
+/// Reads on, where `received` bytes of the answer have come.
+pub(super) async fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>, received: usize) -> Result<(), Broken> {
+    match stream.read_buf(buffer).await {
+        Ok(0) => Err(Broken::Closed { received }),
+        Ok(_) => Ok(()),
+        Err(source) => Err(Broken::Failed { received, source }),
     }
 }
 
@@ -109,18 +142,25 @@ pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Garbled> {
     let text = std::str::from_utf8(&bytes[..end]).map_err(|_| Garbled)?;
     let mut lines = text.split("\r\n");
     let first_line = lines.next().unwrap_or_default().to_owned();
-    let mut head = Head { keep_alive: first_line.contains("HTTP/1.1"), first_line, length: end + 4, content_length: 0 };
+    let mut head = Head {
+        keep_alive: first_line.contains("HTTP/1.1"),
+        first_line,
+        length: end + 4,
+        content_length: 0,
+        chunked: false,
+        fields: Vec::new(),
+    };
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(Garbled)?;
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
             head.content_length = value.parse().map_err(|_| Garbled)?;
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            // The app always sends a length, so one that has gone missing on the way is a fault.
-            return Err(Garbled);
+            head.chunked = true;
         } else if name.eq_ignore_ascii_case("connection") {
             head.keep_alive &= !value.split(',').any(|option| option.trim().eq_ignore_ascii_case("close"));
         }
+        head.fields.push((name.to_owned(), value.to_owned()));
     }
     Ok(Some(head))
 }
@@ -141,7 +181,8 @@ mod tests {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nConnection: foo, Close\r\n\r\nabc";
         let head = parse_head(bytes).expect("must parse").expect("must be whole");
         assert_eq!((head.length, head.content_length, head.keep_alive), (bytes.len() - 3, 3, false));
-        assert_eq!(status(&head.first_line), Some(200));
+        assert_eq!(head.status().ok(), Some(200));
+        assert_eq!((head.field("connection"), head.field("upgrade")), (Some("foo, Close"), None));
         assert_eq!(parse_head(b"HTTP/1.1 200 OK\r\nconte"), Ok(None));
     }
 
@@ -149,7 +190,6 @@ mod tests {
     fn version_1_0_closes_and_rubbish_is_garbled() {
         let head = parse_head(b"GET / HTTP/1.0\r\n\r\n").expect("must parse").expect("must be whole");
         assert!(!head.keep_alive);
-        assert_eq!(parse_head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(Garbled));
         assert_eq!(parse_head(b"x\r\nno colon\r\n\r\n"), Err(Garbled));
         assert_eq!(status("SSH-2.0 200"), None);
         assert_eq!(status("HTTP/1.1 2"), None);

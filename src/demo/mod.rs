@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 mod app;
 mod balancer;
 mod grpc;
+mod websocket;
 mod http;
 mod kubelet;
 mod load;

@@ -1,6 +1,7 @@
 //! What the demo counts, and when ebbtide has passed.
 
 use std::collections::BTreeMap;
+use std::ops::Add;
 
 use serde::Serialize;
 
@@ -59,6 +60,12 @@ pub enum LoadKind {
     GrpcUnary,
     /// gRPC calls that are answered with messages without an end.
     GrpcStream,
+    /// Sessions with messages both ways.
+    WebSocket,
+    /// Answers of events without an end, each continued where the one before has ended.
+    EventStream,
+    /// Requests in bursts over TCP connections that are used again and again.
+    RawTcp,
 }
 
 /// How a request failed, as its client saw it.
@@ -77,6 +84,10 @@ pub enum Failure {
     ServerError,
     /// A gRPC status other than OK, or none.
     GrpcStatus,
+    /// A WebSocket session ended without a close handshake: what its client calls 1006.
+    NoClose,
+    /// A message or event never arrived, or twice, though its session or stream had ended in order.
+    Message,
     /// No whole answer in time.
     Timeout,
     /// Another status or body than expected, or an error of the load client's own.
@@ -94,11 +105,12 @@ pub struct Counts {
     pub failures: BTreeMap<Failure, u64>,
     /// Sent once more, because the server had said that it did not look at them (RFC 9113 §8.7).
     pub repeated: u64,
-    /// Streams without an end that were ended between two messages with UNAVAILABLE: no loss, they are opened anew.
+    /// Those without an end that were ended so that their clients connect again: a gRPC stream between two messages
+    /// with UNAVAILABLE, a session with Close, events with a whole body, TCP between two requests. No loss.
     pub told: u64,
 }
 
-/// New connections through the balancer.
+/// New connections through the balancers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Flows {
     /// To pod A before its deletion.
@@ -151,6 +163,16 @@ impl Outcome {
     }
 }
 
+// === impl Flows ===
+
+impl Add for Flows {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { to_a: self.to_a + other.to_a, to_a_late: self.to_a_late + other.to_a_late, to_b: self.to_b + other.to_b }
+    }
+}
+
 // === impl Side ===
 
 impl Side {
@@ -166,7 +188,7 @@ impl Side {
             .fold((0, 0), |(requests, failed), counts| (requests + counts.requests, failed + counts.failed))
     }
 
-    /// How many requests were sent once more, and how many streams were told to call again.
+    /// How many requests were sent once more, and how many streams were told to connect again.
     pub fn again(&self) -> (u64, u64) {
         self.loads.values().fold((0, 0), |(repeated, told), counts| (repeated + counts.repeated, told + counts.told))
     }
@@ -176,13 +198,16 @@ impl Side {
 
 impl LoadKind {
     /// In the order of the table.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::KeepAlivePost,
         Self::NewConnection,
         Self::SlowRequest,
         Self::Http2Request,
         Self::GrpcUnary,
         Self::GrpcStream,
+        Self::WebSocket,
+        Self::EventStream,
+        Self::RawTcp,
     ];
 
     /// Its name in the table.
@@ -194,6 +219,9 @@ impl LoadKind {
             Self::Http2Request => "HTTP/2 request",
             Self::GrpcUnary => "gRPC unary call",
             Self::GrpcStream => "gRPC server stream",
+            Self::WebSocket => "WebSocket session",
+            Self::EventStream => "server-sent events",
+            Self::RawTcp => "raw TCP request",
         }
     }
 }
@@ -202,13 +230,15 @@ impl LoadKind {
 
 impl Failure {
     /// In the order of the table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Refused,
         Self::Reset,
         Self::NoAnswer,
         Self::CutShort,
         Self::ServerError,
         Self::GrpcStatus,
+        Self::NoClose,
+        Self::Message,
         Self::Timeout,
         Self::Other,
     ];
@@ -222,6 +252,8 @@ impl Failure {
             Self::CutShort => "answer cut short",
             Self::ServerError => "5xx",
             Self::GrpcStatus => "gRPC error",
+            Self::NoClose => "no close frame (1006)",
+            Self::Message => "message lost or doubled",
             Self::Timeout => "timeout",
             Self::Other => "other",
         }
@@ -259,7 +291,7 @@ mod tests {
         let mut outcome = passed();
         outcome.without_ebbtide.loads.entry(LoadKind::SlowRequest).or_default().record(Err(Failure::CutShort));
         assert!(outcome.lost_nothing());
-        assert_eq!(outcome.verdict(), "Lost without ebbtide: 1 of 7 requests; with ebbtide: none of 6.");
+        assert_eq!(outcome.verdict(), "Lost without ebbtide: 1 of 10 requests; with ebbtide: none of 9.");
     }
 
     #[test]
@@ -267,7 +299,7 @@ mod tests {
         let mut outcome = passed();
         outcome.with_ebbtide.loads.entry(LoadKind::KeepAlivePost).or_default().record(Err(Failure::Reset));
         assert!(!outcome.lost_nothing());
-        assert!(outcome.verdict().starts_with("Not passed: with ebbtide 1 of 7 requests failed ("));
+        assert!(outcome.verdict().starts_with("Not passed: with ebbtide 1 of 10 requests failed ("));
     }
 
     #[test]

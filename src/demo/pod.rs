@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
-use std::{env, io};
+use std::{env, fs, io};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpStream;
@@ -23,8 +23,20 @@ pub(super) struct Pod {
     pub(super) name: &'static str,
     /// Where its clients connect.
     pub(super) address: SocketAddr,
+    /// Where those connect that speak the app's own protocol.
+    pub(super) raw: SocketAddr,
     pub(super) app: Container,
     pub(super) sidecar: Option<Sidecar>,
+}
+
+/// The loopback addresses of one pod.
+#[derive(Debug)]
+struct Ports {
+    app: SocketAddr,
+    app_raw: SocketAddr,
+    listen: SocketAddr,
+    raw: SocketAddr,
+    admin: SocketAddr,
 }
 
 /// ebbtide in front of the app.
@@ -49,37 +61,50 @@ pub(super) struct Container {
 impl Pod {
     /// Starts a pod and returns when it can serve: a sidecar first, the app when the sidecar has started.
     pub(super) async fn start(name: &'static str, plan: &Plan, which: Which, dir: &WorkDir) -> Result<Self, DemoError> {
-        let [app_address, listen, admin] = free_ports()?;
+        let ports = Ports::free()?;
         let mut sidecar = match which {
             Which::WithoutEbbtide => None,
-            Which::WithEbbtide => Some(Sidecar::start(name, plan, [app_address, listen, admin], dir).await?),
+            Which::WithEbbtide => Some(Sidecar::start(name, plan, &ports, dir).await?),
         };
         let mut command = own_binary()?;
-        command.args(["demo-app", "--listen", &app_address.to_string()]);
+        command.args(["demo-app", "--listen", &ports.app.to_string(), "--raw", &ports.app_raw.to_string()]);
         let app_name = format!("the app of {name}");
-        let mut app = Container::spawn(app_name, command, dir.file(&format!("{name}-app-{}.log", app_address.port())))?;
-        app.wait_until("did not listen", async || TcpStream::connect(app_address).await.is_ok()).await?;
+        let mut app = Container::spawn(app_name, command, dir.file(&format!("{name}-app-{}.log", ports.app.port())))?;
+        app.wait_until("did not listen", async || TcpStream::connect(ports.app).await.is_ok()).await?;
         if let Some(sidecar) = &mut sidecar {
             sidecar.wait_for("/readyz").await?;
         }
-        let address = if sidecar.is_some() { listen } else { app_address };
-        Ok(Self { name, address, app, sidecar })
+        let (address, raw) = if sidecar.is_some() { (ports.listen, ports.raw) } else { (ports.app, ports.app_raw) };
+        Ok(Self { name, address, raw, app, sidecar })
+    }
+}
+
+// === impl Ports ===
+
+impl Ports {
+    fn free() -> Result<Self, DemoError> {
+        let [app, app_raw, listen, raw, admin] = free_ports()?;
+        Ok(Self { app, app_raw, listen, raw, admin })
     }
 }
 
 // === impl Sidecar ===
 
 impl Sidecar {
-    async fn start(pod: &str, plan: &Plan, ports: [SocketAddr; 3], dir: &WorkDir) -> Result<Self, DemoError> {
-        let [app, listen, admin] = ports;
+    async fn start(pod: &str, plan: &Plan, ports: &Ports, dir: &WorkDir) -> Result<Self, DemoError> {
+        let Ports { app, app_raw, listen, raw, admin } = *ports;
         let control_socket = dir.file(&format!("{pod}.sock"));
         let report = dir.file(&format!("{pod}-report.json"));
+        let listeners = format!(
+            "listeners:\n\
+             - {{name: web, bind: '{listen}', upstream: 'auto://{app}'}}\n\
+             - {{name: raw, protocol: tcp, bind: '{raw}', upstream: 'tcp://{app_raw}'}}\n"
+        );
         let mut command = own_binary()?;
         command
             .arg("run")
+            .env("EBBTIDE_CONFIG_YAML", listeners)
             .env("EBBTIDE_MODE", "sidecar")
-            .env("EBBTIDE_LISTEN", listen.to_string())
-            .env("EBBTIDE_UPSTREAM", format!("auto://{app}"))
             .env("EBBTIDE_ADMIN", admin.to_string())
             .env("EBBTIDE_CONTROL_SOCKET", &control_socket)
             .env("EBBTIDE_TERMINATION_MESSAGE_PATH", &report)
@@ -143,6 +168,11 @@ impl Container {
         }
         kill_process(Pid::from_child(&self.child), signal)
             .map_err(|errno| DemoError::Stop { name: self.name.clone(), source: errno.into() })
+    }
+
+    /// All that it wrote.
+    pub(super) fn log(&self) -> String {
+        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     /// The last lines it wrote.

@@ -12,6 +12,7 @@ use super::outcome::{Side, SidecarEnd};
 use super::pod::{Pod, Sidecar};
 use super::progress::{Event, Events};
 use super::table::grouped;
+use super::websocket::heard;
 use super::workdir::WorkDir;
 use super::{DemoError, Options};
 
@@ -100,7 +101,8 @@ pub(super) async fn play(plan: &Plan, which: Which, dir: &WorkDir, events: &Even
     events.line("pods A and B are ready, load starts");
 
     let balancer = Balancer::start(pod_a.address, pod_b.address).await?;
-    let load = Load::start(&balancer, plan.rate);
+    let raw = Balancer::start(pod_a.raw, pod_b.raw).await?;
+    let load = Load::start(&balancer, &raw, plan.rate);
     events.send(Event::Load(Some(load.tally())));
     sleep(WARM_UP).await;
 
@@ -108,10 +110,12 @@ pub(super) async fn play(plan: &Plan, which: Which, dir: &WorkDir, events: &Even
     events.send(Event::Deleted(start));
     events.line("pod A is deleted");
     balancer.pod_a_deleted();
+    raw.pod_a_deleted();
     let hook = plan.app_hook(pod_a.sidecar.as_ref());
     let learn = async {
         sleep_until(start + plan.lag).await;
         balancer.learn();
+        raw.learn();
         events.line("the balancer learns of it: new connections go to pod B only");
         Ok(())
     };
@@ -120,8 +124,8 @@ pub(super) async fn play(plan: &Plan, which: Which, dir: &WorkDir, events: &Even
     events.line("load ends, last answers are awaited");
 
     let mut side = Side {
-        loads: load.finish().await,
-        flows: balancer.flows(),
+        loads: load.finish(|| heard(&[pod_a.app.log(), pod_b.app.log()].concat())).await,
+        flows: balancer.flows() + raw.flows(),
         app_sigterm_seconds: deletion.app_sigterm.as_secs_f64(),
         pod_gone_seconds: deletion.gone.as_secs_f64(),
         ebbtide: None,

@@ -50,7 +50,7 @@ fn table(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
     let late = [without, with].map(|side| grouped(side.flows.to_a_late));
     fact(out, "late connections to pod A", &late)?;
     fact(out, "refused unseen, sent again", &[without, with].map(|side| grouped(side.again().0)))?;
-    fact(out, "streams told to call again", &[without, with].map(|side| grouped(side.again().1)))?;
+    fact(out, "told to connect again", &[without, with].map(|side| grouped(side.again().1)))?;
     fact(out, "pod A gone after", &[without, with].map(|side| format!("{:.2} s", side.pod_gone_seconds)))
 }
 
@@ -139,17 +139,20 @@ slow request                  1,234,567         0           1,000         0
 HTTP/2 request                1,234,567         0           1,000         0
 gRPC unary call               1,234,567         0           1,000         0
 gRPC server stream            1,234,567         0           1,000         0
+WebSocket session             1,234,567         0           1,000         0
+server-sent events            1,234,567         0           1,000         0
+raw TCP request               1,234,567         0           1,000         0
 ---------------------------------------------------------------------------
-all                           7,408,636     1,234           6,000         0
+all                          11,112,337     1,234           9,000         0
 
 late connections to pod A                       0                         1
 refused unseen, sent again                      0                         0
-streams told to call again                      0                         4
+told to connect again                           0                         4
 pod A gone after                           0.00 s                    0.00 s
 
 ebbtide left no report.
 
-Lost without ebbtide: 1,234 of 7,408,636 requests; with ebbtide: none of 6,000.
+Lost without ebbtide: 1,234 of 11,112,337 requests; with ebbtide: none of 9,000.
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 100));

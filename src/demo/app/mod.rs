@@ -1,6 +1,9 @@
 //! The embedded legacy app: knows nothing of Kubernetes and dies the moment it gets SIGTERM.
 
 mod http2;
+mod websocket;
+pub(super) mod events;
+pub(super) mod lines;
 
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
@@ -14,25 +17,34 @@ use tokio::time::sleep;
 
 use super::DemoError;
 use super::http::{Head, parse_head};
+use super::websocket::PATH as CHAT;
 use crate::detect::{Detected, detect};
 
 /// Serves until it is killed; the body of the hidden `demo-app` command. Must not be called from inside a runtime.
 ///
 /// No signal handler is installed: the default action of SIGTERM is what the demo is about.
-pub fn app_main(listen: SocketAddr) -> Result<(), DemoError> {
+pub fn app_main(listen: SocketAddr, raw: SocketAddr) -> Result<(), DemoError> {
     // A demo that is itself killed by SIGKILL leaves no app behind.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| DemoError::App(errno.into()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DemoError::Runtime)?;
-    runtime.block_on(serve(listen)).map_err(DemoError::App)
+    runtime.block_on(serve(listen, raw)).map_err(DemoError::App)
 }
 
-async fn serve(listen: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(listen).await?;
+async fn serve(listen: SocketAddr, raw: SocketAddr) -> io::Result<()> {
+    let (listener, raw) = (TcpListener::bind(listen).await?, TcpListener::bind(raw).await?);
+    tokio::join!(accept(listener, connection), accept(raw, lines::serve));
+    Ok(())
+}
+
+async fn accept<F>(listener: TcpListener, serve: fn(TcpStream) -> F)
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => { connections.spawn(connection(stream)); }
+                Ok((stream, _)) => { connections.spawn(serve(stream)); }
                 Err(_) => sleep(Duration::from_millis(10)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -64,6 +76,13 @@ async fn connection(mut stream: TcpStream) -> io::Result<()> {
                 answer(&mut stream, "200 OK", &body, head.keep_alive).await?;
             }
             Some(("GET", "/")) => answer(&mut stream, "200 OK", b"hello\n", head.keep_alive).await?,
+            Some(("GET", CHAT)) if let Some(key) = head.field("sec-websocket-key") => {
+                return websocket::serve(stream, buffer, key).await;
+            }
+            Some(("GET", events::PATH)) => {
+                let last = head.field("last-event-id").and_then(|id| id.parse().ok());
+                return events::serve(stream, last).await;
+            }
             Some(("GET", path)) if let Some(time) = report_time(path) => {
                 report(&mut stream, time, head.keep_alive).await?
             }

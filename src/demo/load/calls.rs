@@ -1,7 +1,6 @@
 //! gRPC clients: unary calls, and streams that are opened anew when the server ends them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
@@ -12,7 +11,7 @@ use tokio::time::timeout;
 use super::super::grpc;
 use super::super::outcome::Failure;
 use super::http2::{Channel, next_data, post};
-use super::{Client, REQUEST_TIMEOUT, next, ticker};
+use super::{Client, Left, REOPEN, REQUEST_TIMEOUT, next, ticker};
 
 /// An answer under way.
 #[derive(Debug)]
@@ -30,18 +29,6 @@ enum Part {
     /// Behind the last whole message.
     Status(u16),
 }
-
-/// How a stream was left.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// It was still going on when the load ended.
-    Running,
-    /// The server has ended it between two messages and wants to be called again.
-    Told,
-}
-
-/// A stream that was ended is opened again this soon.
-const REOPEN: Duration = Duration::from_millis(250);
 
 /// One unary call, one verdict.
 pub(super) async fn price(channel: Arc<Channel>) {
@@ -66,11 +53,7 @@ pub(super) async fn watch(client: Client) {
     let mut pace = ticker(REOPEN);
     let channel = Channel::new(client.clone());
     while next(&mut pace, &mut stop).await {
-        let result = follow(&channel, &mut stop).await;
-        if result == Ok(Left::Told) {
-            client.tally.told(client.kind);
-        }
-        client.tally.record(client.kind, result.map(|_| ()));
+        client.left(follow(&channel, &mut stop).await);
     }
 }
 

@@ -5,6 +5,9 @@
 
 mod http2;
 mod calls;
+mod sessions;
+mod events;
+mod lines;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,16 +20,18 @@ use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use http2::Channel;
+use sessions::Said;
 
 use super::app::{ROW, report_rows};
 use super::balancer::{Balancer, Refusals};
-use super::http::{Answer, exchange};
+use super::http::{Answer, Broken, Head, begin, exchange};
 use super::outcome::{Counts, Failure, LoadKind};
 
 /// Running load clients; dropping it abandons them.
 #[derive(Debug)]
 pub(super) struct Load {
     tally: Arc<Tally>,
+    said: Arc<Said>,
     stop: watch::Sender<bool>,
     clients: JoinSet<()>,
 }
@@ -34,6 +39,15 @@ pub(super) struct Load {
 /// What all clients have seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<BTreeMap<LoadKind, Counts>>);
+
+/// How something without an end was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It was still going on when the load ended.
+    Running,
+    /// The server has ended it in order and wants its client to come again.
+    Told,
+}
 
 /// What a client needs.
 #[derive(Debug, Clone)]
@@ -48,12 +62,15 @@ struct Client {
 // === impl Load ===
 
 impl Load {
-    /// Starts every kind of load against the balancer, about `rate` requests per second in all.
-    pub(super) fn start(balancer: &Balancer, rate: u32) -> Self {
+    /// Starts every kind of load, about `rate` requests per second in all: against `balancer`, and the app's own
+    /// protocol against `raw`.
+    pub(super) fn start(balancer: &Balancer, raw: &Balancer, rate: u32) -> Self {
+        let said = Arc::new(Said::default());
         let tally = Arc::new(Tally::default());
         let (stop, stopped) = watch::channel(false);
         let mut clients = JoinSet::new();
         for kind in LoadKind::ALL {
+            let balancer = if kind == LoadKind::RawTcp { raw } else { balancer };
             let client = Client {
                 kind,
                 target: balancer.address,
@@ -81,9 +98,24 @@ impl Load {
                         clients.spawn(calls::watch(client.clone()));
                     }
                 }
+                LoadKind::WebSocket => {
+                    for _ in 0..(rate / 10).max(1) {
+                        clients.spawn(sessions::talk(client.clone(), Arc::clone(&said)));
+                    }
+                }
+                LoadKind::EventStream => {
+                    for _ in 0..(rate / 20).max(1) {
+                        clients.spawn(events::listen(client.clone()));
+                    }
+                }
+                LoadKind::RawTcp => {
+                    for _ in 0..(rate / 40).max(1) {
+                        clients.spawn(lines::order(client.clone()));
+                    }
+                }
             }
         }
-        Self { tally, stop, clients }
+        Self { tally, said, stop, clients }
     }
 
     /// The counts, while they grow.
@@ -91,10 +123,12 @@ impl Load {
         Arc::clone(&self.tally)
     }
 
-    /// Starts no further request, waits for the answers that are due, and returns the counts.
-    pub(super) async fn finish(mut self) -> BTreeMap<LoadKind, Counts> {
+    /// Starts no further request, waits for the answers that are due, and returns the counts; `heard` tells then how
+    /// many messages of each session the apps have read.
+    pub(super) async fn finish(mut self, heard: impl FnOnce() -> BTreeMap<u64, u64>) -> BTreeMap<LoadKind, Counts> {
         self.stop.send_replace(true);
         while self.clients.join_next().await.is_some() {}
+        self.said.compare(&heard(), &self.tally);
         self.tally.lock().clone()
     }
 }
@@ -138,13 +172,40 @@ impl Client {
     /// One request, one verdict; `Ok(true)` if the connection can be used again.
     async fn attempt(&self, stream: &mut TcpStream, request: &str, expected: &[u8]) -> Result<bool, Failure> {
         let local = stream.local_addr().map_err(|_| Failure::Other)?;
-        let answer =
-            timeout(REQUEST_TIMEOUT, exchange(stream, request.as_bytes())).await.map_err(|_| Failure::Timeout)?;
-        match answer {
-            Ok(answer) => judge(&answer, expected).map(|()| answer.keep_alive),
+        let answer = self.answered(local, exchange(stream, request.as_bytes())).await?;
+        judge(&answer, expected).map(|()| answer.keep_alive)
+    }
+
+    /// A connection with the head of the answer to `request`, which must be `status`, and what has come behind it.
+    async fn open(&self, request: &str, status: u16) -> Result<(TcpStream, Head, Vec<u8>), Failure> {
+        let mut stream = self.connect().await?;
+        let local = stream.local_addr().map_err(|_| Failure::Other)?;
+        let (head, behind) = self.answered(local, begin(&mut stream, request.as_bytes())).await?;
+        match head.status() {
+            Ok(answer) if answer == status => Ok((stream, head, behind)),
+            Ok(500..=599) => Err(Failure::ServerError),
+            Ok(_) | Err(_) => Err(Failure::Other),
+        }
+    }
+
+    async fn answered<T>(
+        &self,
+        local: SocketAddr,
+        answer: impl Future<Output = Result<T, Broken>>,
+    ) -> Result<T, Failure> {
+        match timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| Failure::Timeout)? {
+            Ok(answer) => Ok(answer),
             Err(_) if self.refusals.take(local) => Err(Failure::Refused),
             Err(broken) => Err(broken.failure()),
         }
+    }
+
+    /// Something without an end has come to one.
+    fn left(&self, result: Result<Left, Failure>) {
+        if result == Ok(Left::Told) {
+            self.tally.told(self.kind);
+        }
+        self.tally.record(self.kind, result.map(|_| ()));
     }
 
     /// One request on a connection of its own.
@@ -259,6 +320,9 @@ const KEEP_ALIVE_RATE: u32 = 10;
 
 /// Requests per second on one HTTP/2 connection.
 const CHANNEL_RATE: u32 = 10;
+
+/// What was ended is opened again this soon.
+const REOPEN: Duration = Duration::from_millis(250);
 
 const SLOW_TIME: Duration = Duration::from_secs(3);
 

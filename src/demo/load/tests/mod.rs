@@ -1,4 +1,6 @@
-//! The HTTP/2 and gRPC clients against servers that end things in every way there is.
+//! The clients against servers that end things in every way there is; here those of HTTP/2 and gRPC.
+
+mod long;
 
 use bytes::Bytes;
 use h2::Reason;
@@ -20,9 +22,19 @@ struct Script {
     status: Option<u16>,
 }
 
-/// A client of `kind` in front of `serve`, which is handed each of its connections by number.
+/// A client of `kind` in front of `serve`, which is handed each of its HTTP/2 connections by number.
 async fn client<F>(tasks: &mut JoinSet<()>, kind: LoadKind, serve: fn(usize, Served) -> F) -> (Client, Balancer)
 where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let serve = move |number, stream| async move { serve(number, h2::server::handshake(stream).await.unwrap()).await };
+    tcp_client(tasks, kind, serve).await
+}
+
+/// A client of `kind` in front of `serve`, which is handed each of its connections by number.
+async fn tcp_client<S, F>(tasks: &mut JoinSet<()>, kind: LoadKind, serve: S) -> (Client, Balancer)
+where
+    S: Fn(usize, TcpStream) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -31,7 +43,7 @@ where
         let mut connections = JoinSet::new();
         for number in 0.. {
             let (stream, _) = listener.accept().await.unwrap();
-            connections.spawn(async move { serve(number, h2::server::handshake(stream).await.unwrap()).await });
+            connections.spawn(serve(number, stream));
         }
     });
     let balancer = Balancer::start(server, server).await.unwrap();
@@ -131,8 +143,8 @@ async fn a_pod_that_does_not_listen_refuses() {
 
 #[tokio::test]
 async fn only_a_status_between_two_messages_tells_a_stream_to_call_again() {
-    const SCRIPTS: [(Script, Result<calls::Left, Failure>); 5] = [
-        (Script { messages: 3, torn: false, status: Some(14) }, Ok(calls::Left::Told)),
+    const SCRIPTS: [(Script, Result<Left, Failure>); 5] = [
+        (Script { messages: 3, torn: false, status: Some(14) }, Ok(Left::Told)),
         (Script { messages: 3, torn: true, status: Some(14) }, Err(Failure::CutShort)),
         (Script { messages: 0, torn: false, status: Some(14) }, Err(Failure::GrpcStatus)),
         (Script { messages: 3, torn: false, status: Some(13) }, Err(Failure::GrpcStatus)),
