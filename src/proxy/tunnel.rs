@@ -20,8 +20,8 @@ use crate::listener::linger::linger;
 use crate::listener::long::Kind;
 use crate::telemetry::metrics::{Forced, Notice, Reject};
 
-/// Silence that makes a moment quiet enough to close in.
-const QUIET: Duration = Duration::from_millis(50);
+/// Silence that makes a moment quiet enough to close in, if the app has spoken last.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// How a tunnel came to be closed by us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ struct Tunnel {
     closing: Closing,
     /// When the last bytes have been silent for long enough.
     quiet: Pin<Box<Sleep>>,
+    /// The client has spoken last: it may be waiting for an answer.
+    asks: bool,
 }
 
 /// A connection of a listener with `protocol: tcp`, of which `io` may hold the first bytes.
@@ -88,7 +90,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     conn.set_doing(Doing::Relay);
     active.set_long(Kind::Tunnel);
     conn.clear_ask();
-    let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)) };
+    let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)), asks: false };
     let ended = poll_fn(|cx| tunnel.poll(active, cx)).await;
     // Nothing of the app's is left to wait for.
     drop(permit);
@@ -122,11 +124,13 @@ impl Tunnel {
         if active.asked() == Ask::KILL {
             return Poll::Ready(Flow::Killed);
         }
-        let before = self.relay.moved();
+        let before = (self.relay.up.moved(), self.relay.down.moved());
         let flow = self.relay.poll(&conn.worker().gear, cx);
-        let moved = self.relay.moved() != before;
+        let after = (self.relay.up.moved(), self.relay.down.moved());
+        let moved = after != before;
         if moved {
-            if self.relay.up.moved() > 0 {
+            self.asks = after.0 != before.0;
+            if after.0 > 0 {
                 arrived(conn);
             }
             conn.since.set(conn.worker().coarse_now());
@@ -135,25 +139,28 @@ impl Tunnel {
             return flow;
         }
         conn.half_closed.set(self.relay.is_half_closed());
-        self.close_if_asked(active.asked(), moved, cx);
+        let terminating = conn.worker().snapshot().phase.is_terminating();
+        self.close_if_asked(active.asked(), terminating, moved, cx);
         Poll::Pending
     }
 
-    /// FIN to both sides: at a quiet moment once asked, at any moment once forced.
-    fn close_if_asked(&mut self, asked: Ask, moved: bool, cx: &mut Context<'_>) {
+    /// FIN to both sides: at a quiet moment once asked, at any moment once forced. Who waits for an answer is given all
+    /// the time there is: how long a query takes, nobody here can know.
+    fn close_if_asked(&mut self, asked: Ask, terminating: bool, moved: bool, cx: &mut Context<'_>) {
         if self.closing.has_begun() {
             return;
         }
         match asked {
             Ask::FORCE => {
-                self.closing = if self.relay.is_empty() { Closing::AtQuietMoment } else { Closing::Forced };
+                let quiet = self.relay.is_empty() && !self.asks;
+                self.closing = if quiet { Closing::AtQuietMoment } else { Closing::Forced };
             }
             Ask::CLOSE => {
                 if self.closing == Closing::No || moved || !self.relay.is_empty() {
                     self.closing = Closing::Asked;
                     self.quiet.as_mut().reset(Instant::now() + QUIET);
                 }
-                if self.quiet.as_mut().poll(cx).is_pending() {
+                if (self.asks && terminating) || self.quiet.as_mut().poll(cx).is_pending() {
                     return;
                 }
                 self.closing = Closing::AtQuietMoment;

@@ -40,11 +40,6 @@ impl Relay {
         Self { downstream: downstream.into(), upstream: upstream.into(), up, down }
     }
 
-    /// Bytes read so far, both ways.
-    pub const fn moved(&self) -> u64 {
-        self.up.moved() + self.down.moved()
-    }
-
     /// Nothing read is waiting to be written.
     pub fn is_empty(&self) -> bool {
         self.up.is_empty() && self.down.is_empty()

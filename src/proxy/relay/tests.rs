@@ -1,5 +1,3 @@
-#![expect(clippy::disallowed_methods, reason = "the test has no worker to be local to")]
-
 use std::future::poll_fn;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
