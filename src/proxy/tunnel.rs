@@ -103,7 +103,10 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
         (_, Closing::AtQuietMoment) => worker.metrics.rejected.add(Reject::TcpSilence as usize),
         _ => {}
     }
-    if tunnel.closing.has_begun() && ended == Flow::Finished {
+    let by_us = tunnel.closing.has_begun() && ended == Flow::Finished;
+    // A reset in answer to what the client still sends would take away what it has not read yet.
+    let by_the_app = ended == Flow::Broken && !tunnel.relay.down.is_target_gone();
+    if by_us || by_the_app {
         leave(tunnel.relay, conn).await;
     }
 }

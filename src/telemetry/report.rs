@@ -154,6 +154,7 @@ fn remarks(
     if let Some(shrunk) = budget.shrunk.as_ref().filter(|shrunk| shrunk.user_set) {
         remarks.push(shrunk.message.clone());
     }
+    remarks.extend(budget.too_late());
     let late = metrics.late_arrivals.total() + metrics.late_refusals.total();
     if late > 0 {
         remarks.push(late_remark(late, came_too_late));

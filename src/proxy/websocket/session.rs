@@ -76,7 +76,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) {
         worker.count_forced(Forced::Session);
     }
-    if active.stream().is_none() {
+    if active.stream().is_none() && end != SessionEnd::Cut {
         leave(session.relay, conn).await;
     }
 }
@@ -125,6 +125,9 @@ impl Session {
             if down.has_closed() || up.has_closed() {
                 return self.leave(SessionEnd::Closed);
             }
+            if up.has_ended() {
+                return self.leave(SessionEnd::ClientGone);
+            }
             return if down.at_boundary() {
                 self.tell(APP_DIED, SessionEnd::AppDied)
             } else {
@@ -141,6 +144,9 @@ impl Session {
         }
         if down.has_closed() || up.has_closed() {
             return self.await_close();
+        }
+        if up.has_ended() {
+            return self.leave(SessionEnd::ClientGone);
         }
         self.tell(self.close_code, SessionEnd::ClosedByNotice)
     }
@@ -179,7 +185,11 @@ impl Session {
             // The client began; the app's answer does not come.
             return self.tell(self.close_code, SessionEnd::ClosedByNotice);
         }
-        self.leave(if self.end == SessionEnd::AppDied { self.end } else { SessionEnd::Unanswered })
+        self.leave(match self.end {
+            SessionEnd::AppDied => self.end,
+            _ if gone => SessionEnd::ClientGone,
+            _ => SessionEnd::Unanswered,
+        })
     }
 
     fn leaving(&mut self, cx: &mut Context<'_>) -> Step {
