@@ -32,12 +32,15 @@ fn every_example_loads_without_a_warning() {
         examples.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
         [
             "adaptive-hold.yaml",
+            "database.yaml",
             "full.yaml",
             "grpc.yaml",
             "plain-docker.yaml",
+            "proxy-protocol.yaml",
             "queue-consumer.yaml",
             "sidecar.yaml",
-            "two-apps.yaml"
+            "two-apps.yaml",
+            "websocket.yaml"
         ]
     );
     for (name, loaded) in examples {
