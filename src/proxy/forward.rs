@@ -22,6 +22,7 @@ use crate::listener::streams::Half;
 use crate::telemetry::metrics::{Forced, GrpcCode, Notice, RequestOutcome, Spoken};
 use crate::upstream::connect::DYING;
 use crate::upstream::speaks::Speaks;
+use crate::worker::Worker;
 
 /// What is known of the request beside its own parts.
 #[derive(Debug)]
@@ -312,14 +313,14 @@ fn note_arrival(conn: &Conn, headers: &HeaderMap) {
     if first { tallies.connection_came(now) } else { tallies.arrival(now) }
 }
 
-/// A request goes to the app.
-pub fn note_forwarded(inbound: &Inbound) {
-    let phase = inbound.worker.snapshot().phase;
+/// A request, or a connection, goes to the app.
+pub fn note_forwarded(worker: &Worker) {
+    let phase = worker.snapshot().phase;
     if phase.is_terminating() {
-        inbound.worker.metrics.after_termination.add(0);
+        worker.metrics.after_termination.add(0);
     }
     if phase.is_past_hold() {
-        inbound.worker.metrics.late_arrivals.add(0);
+        worker.metrics.late_arrivals.add(0);
     }
 }
 

@@ -36,7 +36,7 @@ pub async fn exchange(
             None => Box::pin(way::pooled(active, inbound, retried)).await?,
         };
         if !retried {
-            note_forwarded(inbound);
+            note_forwarded(&inbound.worker);
         }
         let may_retry = upstream.is_reused() && !retried;
         // Without a body, on a reused connection.

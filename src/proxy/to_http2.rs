@@ -43,7 +43,7 @@ pub async fn exchange(
             None => Box::pin(way::slot(active, inbound)).await?,
         };
         if tries == 0 {
-            note_forwarded(inbound);
+            note_forwarded(&inbound.worker);
         }
         tries += 1;
         let (kept, upload) = (request.body().keeper(), request.body().upload());

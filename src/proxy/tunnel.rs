@@ -53,7 +53,6 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
             return linger(io, conn).await;
         }
     };
-    forward::note_forwarded(inbound);
     let first = if inbound.config.send_proxy_protocol {
         let destination = io.stream().local_addr().ok();
         [proxy_header::version2(conn.client.get(), destination), ahead.to_vec()].concat()
@@ -81,6 +80,7 @@ fn arrived(conn: &Conn) {
     if !conn.served.replace(true) {
         let lifecycle = conn.worker().lifecycle;
         lifecycle.tallies().connection_came(lifecycle.now());
+        forward::note_forwarded(conn.worker());
     }
 }
 
@@ -92,8 +92,6 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     conn.clear_ask();
     let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)), asks: false };
     let ended = poll_fn(|cx| tunnel.poll(active, cx)).await;
-    // Nothing of the app's is left to wait for.
-    drop(permit);
     let worker = conn.worker();
     match (ended, tunnel.closing) {
         (Flow::Killed, _) | (_, Closing::Forced) => worker.count_forced(Forced::Tunnel),
@@ -103,6 +101,8 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
         (_, Closing::AtQuietMoment) => worker.metrics.rejected.add(Reject::TcpSilence as usize),
         _ => {}
     }
+    // Nothing of the app's is left to wait for; with the last one the report is written.
+    drop(permit);
     let by_us = tunnel.closing.has_begun() && ended == Flow::Finished;
     // A reset in answer to what the client still sends would take away what it has not read yet.
     let by_the_app = ended == Flow::Broken && !tunnel.relay.down.is_target_gone();
@@ -143,20 +143,26 @@ impl Tunnel {
         }
         conn.half_closed.set(self.relay.is_half_closed());
         let terminating = conn.worker().snapshot().phase.is_terminating();
-        self.close_if_asked(active.asked(), terminating, moved, cx);
+        self.close_if_asked(conn, terminating, moved, cx);
         Poll::Pending
     }
 
     /// FIN to both sides: at a quiet moment once asked, at any moment once forced. Who waits for an answer is given all
     /// the time there is: how long a query takes, nobody here can know.
-    fn close_if_asked(&mut self, asked: Ask, terminating: bool, moved: bool, cx: &mut Context<'_>) {
+    fn close_if_asked(&mut self, conn: &Conn, terminating: bool, moved: bool, cx: &mut Context<'_>) {
         if self.closing.has_begun() {
             return;
         }
-        match asked {
+        match conn.asked() {
             Ask::FORCE => {
                 let quiet = self.relay.is_empty() && !self.asks;
                 self.closing = if quiet { Closing::AtQuietMoment } else { Closing::Forced };
+            }
+            // The silence is over before the connection was.
+            Ask::CLOSE if moved && !terminating => {
+                self.closing = Closing::No;
+                conn.clear_ask();
+                return;
             }
             Ask::CLOSE => {
                 if self.closing == Closing::No || moved || !self.relay.is_empty() {

@@ -20,8 +20,8 @@ pub struct Remote {
     upstream: UpstreamAddr,
     hosts: Vec<HostPort>,
     connect_timeout: Duration,
-    /// In the order of the hosts, and within a host as the resolver gave them.
-    addresses: RefCell<Vec<SocketAddr>>,
+    /// Of each host, as the resolver gave them.
+    addresses: RefCell<Vec<Vec<SocketAddr>>>,
     looked_up: Cell<Option<Instant>>,
     looking: Cell<bool>,
 }
@@ -41,9 +41,9 @@ impl Remote {
         let hosts = if let UpstreamAddr::Tcp(hosts) = upstream { hosts.clone() } else { Vec::new() };
         let remote = Rc::new(Self {
             upstream: upstream.clone(),
+            addresses: RefCell::new(vec![Vec::new(); hosts.len()]),
             hosts,
             connect_timeout,
-            addresses: RefCell::default(),
             looked_up: Cell::new(None),
             looking: Cell::new(false),
         });
@@ -62,7 +62,7 @@ impl Remote {
     /// [`DialError::Refused`] only if every address refused, also after the names were looked up anew.
     pub async fn connect(self: &Rc<Self>) -> Result<Stream, DialError> {
         let deadline = Instant::now() + self.connect_timeout;
-        let known = self.addresses.borrow().clone();
+        let known = self.addresses.borrow().concat();
         if !known.is_empty() {
             if self.looked_up.get().is_none_or(|at| at.elapsed() >= FRESH) {
                 self.refresh();
@@ -98,7 +98,7 @@ impl Remote {
         }));
     }
 
-    /// All hosts at the same time, off this thread. Old addresses are kept if none is found.
+    /// All hosts at the same time, off this thread. A host that is not found keeps its old addresses.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut asked = JoinSet::new();
         for (order, HostPort { host, port }) in self.hosts.iter().cloned().enumerate() {
@@ -110,23 +110,22 @@ impl Remote {
                 (order, host, found)
             });
         }
-        let mut found: Vec<(usize, Vec<SocketAddr>)> = Vec::new();
         let mut failed = None;
         while let Some(answer) = asked.join_next().await {
             match answer {
-                Ok((order, _, Ok(addresses))) if !addresses.is_empty() => found.push((order, addresses)),
+                Ok((order, _, Ok(addresses))) if !addresses.is_empty() => {
+                    self.addresses.borrow_mut()[order] = addresses;
+                }
                 Ok((_, host, Ok(_))) => failed = Some(DialError::NoAddress(host)),
                 Ok((_, _, Err(error))) => failed = Some(DialError::Failed(error)),
                 Err(_) => {}
             }
         }
         self.looked_up.set(Some(Instant::now()));
-        found.sort_by_key(|(order, _)| *order);
-        let addresses: Vec<_> = found.into_iter().flat_map(|(_, addresses)| addresses).collect();
+        let addresses = self.addresses.borrow().concat();
         if addresses.is_empty() {
             return Err(failed.unwrap_or_else(|| DialError::NoAddress(self.upstream.to_string())));
         }
-        self.addresses.replace(addresses.clone());
         Ok(addresses)
     }
 }

@@ -99,6 +99,11 @@ impl Direction {
         self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
     }
 
+    /// Where it stands: changes whenever a byte goes in or out.
+    pub fn progress(&self) -> (u64, usize) {
+        (self.moved, self.kept.len())
+    }
+
     /// Nothing more will be read.
     pub fn has_ended(&self) -> bool {
         self.source == Source::Ended
@@ -188,23 +193,30 @@ impl Direction {
     /// Moves what can be moved; ready when this direction is done.
     pub fn poll(&mut self, from: &mut Side, to: &mut Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..TURNS {
-            let written = self.write_kept(to, cx);
+            let flushed = self.flush(to, cx);
             let drops = matches!(self.fate, Fate::Dropped);
-            if written.is_pending() && !drops {
+            if flushed.is_pending() && !drops {
                 return Poll::Pending;
             }
-            if written.is_ready() && (self.fin == Fin::Due || (self.fin == Fin::Follows && self.has_ended())) {
+            if flushed.is_ready() && (self.fin == Fin::Due || (self.fin == Fin::Follows && self.has_ended())) {
                 self.shut_down(to, cx);
             }
             if self.has_ended() {
                 return if self.is_done() { Poll::Ready(()) } else { Poll::Pending };
             }
-            let moves_by_itself = self.frames.is_none() && !drops && from.is_socket() && to.is_socket();
-            let pipe = if self.bulk && moves_by_itself { self.pipe.take().or_else(|| gear.pipe()) } else { None };
-            match pipe {
-                Some(pipe) => ready!(self.splice(pipe, from, to, gear, cx)),
-                None => ready!(self.copy(from, to, gear, cx)),
+            let by_the_kernel = self.bulk && self.is_opaque() && from.is_socket() && to.is_socket();
+            if by_the_kernel && self.pipe.is_none() {
+                self.pipe = gear.pipe();
             }
+            let moved = match self.pipe.take() {
+                Some(pipe) if by_the_kernel => self.splice(pipe, from, gear, cx),
+                Some(pipe) => {
+                    gear.give_back(pipe);
+                    self.copy(from, to, gear, cx)
+                }
+                None => self.copy(from, to, gear, cx),
+            };
+            ready!(moved);
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -264,7 +276,8 @@ impl Direction {
         rest.len()
     }
 
-    fn write_kept(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
+    /// Everything that was read before goes out.
+    fn flush(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
         while !self.kept.is_empty() {
             match ready!(to.poll_write(cx, &self.kept)) {
                 Ok(n) if n > 0 => self.kept.advance(n),
@@ -275,44 +288,33 @@ impl Direction {
             // An idle relay keeps no buffer.
             self.kept = BytesMut::new();
         }
+        while let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0) {
+            match ready!(to.poll_io(Interest::WRITABLE, cx, |socket| pipe.empty(socket))) {
+                Ok(n) if n > 0 => {}
+                _ => self.give_up(),
+            }
+        }
         Poll::Ready(())
     }
 
-    /// The kernel moves the bytes, through a pipe that goes back as soon as it is empty and nothing more is there.
-    fn splice(&mut self, mut pipe: Pipe, from: &Side, to: &Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
-        if pipe.held() == 0 {
-            match from.poll_io(Interest::READABLE, cx, |socket| pipe.fill(socket)) {
-                Poll::Ready(Ok(0)) => self.source = Source::Ended,
-                Poll::Ready(Ok(n)) => {
-                    self.moved += n as u64;
-                    self.bulk = n >= LARGE;
-                }
-                Poll::Ready(Err(_)) => self.break_off(),
-                Poll::Pending => {
-                    gear.give_back(pipe);
-                    return Poll::Pending;
-                }
+    /// The kernel moves the bytes, through a pipe that goes back as soon as nothing more is there. The next flush takes
+    /// them on.
+    fn splice(&mut self, mut pipe: Pipe, from: &Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
+        match from.poll_io(Interest::READABLE, cx, |socket| pipe.fill(socket)) {
+            Poll::Ready(Ok(n)) if n > 0 => {
+                self.moved += n as u64;
+                self.bulk = n >= LARGE;
+                self.pipe = Some(pipe);
+                return Poll::Ready(());
+            }
+            Poll::Ready(Ok(_)) => self.source = Source::Ended,
+            Poll::Ready(Err(_)) => self.break_off(),
+            Poll::Pending => {
+                gear.give_back(pipe);
+                return Poll::Pending;
             }
         }
-        while pipe.held() > 0 {
-            match to.poll_io(Interest::WRITABLE, cx, |socket| pipe.empty(socket)) {
-                Poll::Ready(Ok(n)) if n > 0 => {}
-                Poll::Ready(_) => {
-                    self.give_up();
-                    break;
-                }
-                Poll::Pending => {
-                    self.bulk = true;
-                    self.pipe = Some(pipe);
-                    return Poll::Pending;
-                }
-            }
-        }
-        if pipe.held() == 0 && self.bulk && !self.has_ended() {
-            self.pipe = Some(pipe);
-        } else {
-            gear.give_back(pipe);
-        }
+        gear.give_back(pipe);
         Poll::Ready(())
     }
 
@@ -335,6 +337,7 @@ impl Direction {
     /// The side that is written to is gone. What a WebSocket's other side still says is read, for its Close.
     pub fn give_up(&mut self) {
         self.kept.clear();
+        self.pipe = None;
         self.broken = true;
         self.target_gone = true;
         self.fin = Fin::Sent;

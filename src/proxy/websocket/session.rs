@@ -25,8 +25,10 @@ struct Session {
     stage: Stage,
     /// As it stands.
     end: SessionEnd,
-    /// For a Close that was sent, and for the app's end.
+    /// For a Close on its way or unanswered, and for the app's end.
     patience: Pin<Box<Sleep>>,
+    /// Where the bytes to the client stood when patience began.
+    progress: (u64, usize),
     close_code: u16,
     close_timeout: Duration,
 }
@@ -67,15 +69,17 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
         stage: Stage::Open,
         end: SessionEnd::Closed,
         patience: Box::pin(sleep(Duration::ZERO)),
+        progress: (0, 0),
         close_code: rules.close_code,
         close_timeout: rules.close_timeout,
     };
     let end = poll_fn(|cx| session.poll(active, cx)).await;
-    drop(permit);
     worker.metrics.sessions.add(end as usize);
     if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) {
         worker.count_forced(Forced::Session);
     }
+    // Only now: with the last one the report is written.
+    drop(permit);
     if active.stream().is_none() && end != SessionEnd::Cut {
         leave(session.relay, conn).await;
     }
@@ -88,16 +92,23 @@ impl Session {
         active.wait_alone(cx);
         loop {
             let asked = active.asked();
+            // In a small budget there is less time (contract §3).
+            if let Some(deadlines) = active.conn().worker().snapshot().deadlines {
+                self.close_timeout = self.close_timeout.min(deadlines.drain_deadline.since(deadlines.hold_end) / 2);
+            }
             if asked == Ask::KILL {
-                let told = matches!(self.stage, Stage::Awaiting | Stage::Leaving);
-                return Poll::Ready(if told { self.end } else { SessionEnd::Cut });
+                return Poll::Ready(match (self.stage, self.end) {
+                    (Stage::Leaving, end) | (Stage::Awaiting, end @ SessionEnd::AppDied) => end,
+                    (Stage::Awaiting, _) => SessionEnd::Unanswered,
+                    (Stage::Open | Stage::Telling, _) => SessionEnd::Cut,
+                });
             }
             if let Poll::Ready(flow) = self.relay.poll(&active.conn().worker().gear, cx) {
                 return Poll::Ready(self.outcome(flow));
             }
             let step = match self.stage {
                 Stage::Open => self.open(asked),
-                Stage::Telling => self.telling(active),
+                Stage::Telling => self.telling(active, cx),
                 Stage::Awaiting => self.awaiting(cx),
                 Stage::Leaving => self.leaving(cx),
             };
@@ -151,7 +162,13 @@ impl Session {
         self.tell(self.close_code, SessionEnd::ClosedByNotice)
     }
 
-    fn telling(&mut self, active: &Active) -> Step {
+    /// The frame that is open may be long, and the client slow; but it has to move.
+    fn telling(&mut self, active: &Active, cx: &mut Context<'_>) -> Step {
+        let progress = self.relay.down.progress();
+        if progress != self.progress {
+            self.progress = progress;
+            self.be_patient();
+        }
         let Relay { up, down, .. } = &mut self.relay;
         if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
             return self.leave(SessionEnd::ClientGone);
@@ -165,7 +182,10 @@ impl Session {
         if down.has_ended() && !down.has_closed() {
             return self.leave(SessionEnd::AppDied);
         }
-        Step::Wait
+        if self.patience.as_mut().poll(cx).is_pending() {
+            return Step::Wait;
+        }
+        self.leave(SessionEnd::Cut)
     }
 
     fn awaiting(&mut self, cx: &mut Context<'_>) -> Step {
@@ -211,12 +231,13 @@ impl Session {
     fn tell(&mut self, code: u16, end: SessionEnd) -> Step {
         self.end = end;
         self.relay.down.end_with(close(code, reason(code), false));
+        self.be_patient();
         self.stage = Stage::Telling;
         Step::Again
     }
 
     fn await_close(&mut self) -> Step {
-        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
+        self.be_patient();
         self.stage = Stage::Awaiting;
         Step::Again
     }
@@ -232,9 +253,13 @@ impl Session {
         } else {
             up.drop_the_rest();
         }
-        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
+        self.be_patient();
         self.stage = Stage::Leaving;
         Step::Again
+    }
+
+    fn be_patient(&mut self) {
+        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
     }
 
     /// Both directions are over by themselves.
