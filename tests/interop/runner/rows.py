@@ -29,11 +29,11 @@ def _tonic(target, tools, logs):
 
 
 def _python(target, tools, logs):
-    return Program([tools.python, HERE / "python" / "client.py", target], logs)
+    return Program([tools.python, HERE / "python" / "grpc_client.py", target], logs)
 
 
 def _node(target, tools, logs):
-    return Program(["node", HERE / "node" / "client.js", target], logs, {"NODE_PATH": str(tools.node / "node_modules")})
+    return Program(["node", HERE / "node" / "grpc-client.js", target], logs, {"NODE_PATH": str(tools.node / "node_modules")})
 
 
 ROWS = [

@@ -1,49 +1,21 @@
 // The grpc-js client: unary calls, server streams and bidi streams until standard input ends.
-// Usage: node client.js ADDRESS; NODE_PATH says where the packages are.
+// Usage: node grpc-client.js ADDRESS; NODE_PATH says where the packages are.
 'use strict';
 
 const path = require('node:path');
 const grpc = require('@grpc/grpc-js');
 const loader = require('@grpc/proto-loader');
+const { Report, Stream, sleep } = require('./wire');
 
 const CHANNELS = 2;
 const TASKS = 4;
-const CHUNK = 3072;
 const PACE = 20;
 const BIDI_INTERVAL = 50;
 
 const definition = loader.loadSync(path.join(__dirname, 'echo.proto'));
 const { Echo } = grpc.loadPackageDefinition(definition).interop;
-const report = { client: 'grpc-js', ok: 0, failed: 0, codes: {}, errors: [], streams: [] };
+const report = new Report('grpc-js');
 const open = new Set();
-let stopped = false;
-let waiting = 0;
-
-const sleep = (millis) => new Promise((resolve) => setTimeout(resolve, millis));
-const say = (fields) => process.stdout.write(`${JSON.stringify(fields)}\n`);
-
-/** Returns what a task calls with its first answer; the last of them makes the client ready. */
-function awaited() {
-  waiting += 1;
-  let done = false;
-  return () => {
-    if (done) return;
-    done = true;
-    waiting -= 1;
-    if (waiting === 0) say({ event: 'ready' });
-  };
-}
-
-/** The sequence number and the pod of a chunk, or null if a byte is missing or wrong. */
-function check(chunk) {
-  const [seq, pod] = chunk.subarray(0, 64).toString('latin1').split(' ', 2);
-  const number = Number(seq);
-  if (chunk.length !== CHUNK || !Number.isInteger(number)) return null;
-  for (let at = seq.length + pod.length + 2; at < CHUNK; at += 1) {
-    if (chunk[at] !== 97 + ((number + at) % 26)) return null;
-  }
-  return { seq: number, pod };
-}
 
 function call(client, id) {
   return new Promise((resolve) => {
@@ -56,15 +28,13 @@ function call(client, id) {
 }
 
 async function unaryTask(client, number) {
-  const first = awaited();
-  for (let count = 0; !stopped; count += 1) {
+  const first = report.awaited();
+  for (let count = 0; !report.stopped; count += 1) {
     const error = await call(client, `js-${number}-${count}`);
     if (error) {
-      report.failed += 1;
-      report.codes[error.code] = (report.codes[error.code] ?? 0) + 1;
-      if (report.errors.length < 5) report.errors.push(error.message);
+      report.fail(error.code, error.message);
     } else {
-      report.ok += 1;
+      report.told.ok += 1;
     }
     first();
     await sleep(PACE);
@@ -74,7 +44,7 @@ async function unaryTask(client, number) {
 /** Lives through one stream and resolves with how it ended. */
 function stream(client, kind, first) {
   return new Promise((resolve) => {
-    const told = { kind, pod: '', code: 0, message: '', messages: 0, contiguous: true, whole: true };
+    const lived = new Stream(kind);
     const call = kind === 'server' ? client.Server({ data: Buffer.from('go') }) : client.Bidi();
     let timer;
     open.add(call);
@@ -86,11 +56,7 @@ function stream(client, kind, first) {
       }, BIDI_INTERVAL);
     }
     call.on('data', (message) => {
-      const checked = check(message.data);
-      told.messages += 1;
-      told.whole = told.whole && checked !== null;
-      told.contiguous = told.contiguous && checked?.seq === told.messages;
-      told.pod = checked?.pod ?? told.pod;
+      lived.chunk(message.data);
       first();
     });
     // The status event tells the same, and comes also where there is no error.
@@ -98,15 +64,15 @@ function stream(client, kind, first) {
     call.on('status', ({ code, details }) => {
       clearInterval(timer);
       open.delete(call);
-      resolve({ ...told, code, message: details, by_client: stopped, end_ms: Date.now() });
+      resolve(lived.end({ code, message: details }, report.stopped));
     });
   });
 }
 
 async function streamTask(client, kind) {
-  const first = awaited();
-  while (!stopped) {
-    report.streams.push(await stream(client, kind, first));
+  const first = report.awaited();
+  while (!report.stopped) {
+    report.told.streams.push(await stream(client, kind, first));
     // A client that comes back at once would hammer a service that is down.
     await sleep(100);
   }
@@ -123,10 +89,6 @@ for (let channel = 0; channel < CHANNELS; channel += 1) {
     tasks.push(unaryTask(client, channel * TASKS + number), streamTask(client, 'server'), streamTask(client, 'bidi'));
   }
 }
-process.stdin.resume();
-process.stdin.on('end', async () => {
-  stopped = true;
+report.run(tasks, () => {
   for (const call of open) call.cancel();
-  await Promise.all(tasks);
-  process.stdout.write(`${JSON.stringify(report)}\n`, () => process.exit(0));
 });
