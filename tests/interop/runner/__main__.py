@@ -33,8 +33,8 @@ def arguments():
     rows = [*ROWS, conformance.H2spec]
     parser = argparse.ArgumentParser(
         prog="tests/interop/run",
-        description="Runs real HTTP/2 and gRPC clients against pods that are deleted, and h2spec.",
-        epilog=EPILOG + "\n".join(f"  {row.name:13} {row.about}" for row in rows),
+        description="Runs real clients against pods that are deleted, and h2spec.",
+        epilog=EPILOG + "\n".join(f"  {row.name:14} {row.about}" for row in rows),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -107,6 +107,7 @@ def main():
     settings, wanted = arguments()
     # Not in the build folder: the path of a Unix socket is short.
     settings.sockets = Path(tempfile.mkdtemp(prefix="interop-"))
+    settings.sockets.chmod(0o711)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: give_up("stopped by a signal", settings))
     tools = Tools(settings)

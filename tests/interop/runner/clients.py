@@ -4,9 +4,10 @@ import os
 import re
 import subprocess
 import threading
+import time
 from pathlib import Path
 
-from process import Child, Failure, quick
+from process import Child, Failure, follow, quick
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -33,10 +34,11 @@ class Loop:
 
     def __init__(self, target, logs):
         self.target, self.logs = target, logs
-        self.report = {"ok": 0, "failed": 0, "codes": {}, "errors": [], "streams": []}
+        self.report = {"ok": 0, "failed": 0, "codes": {}, "errors": [], "streams": [], "sent": []}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._ready = threading.Semaphore(0)
+        self._waiting = set(range(self.TASKS))
         self.threads = [threading.Thread(target=self._loop, args=(number,)) for number in range(self.TASKS)]
         for thread in self.threads:
             thread.start()
@@ -50,18 +52,37 @@ class Loop:
                 # The whole run is being ended.
                 return
             rounds += 1
-            if rounds == 1:
-                self._ready.release()
+            self.ready(task)
 
-    def good(self, count):
+    def ready(self, task):
+        """A task that has had its first answer; a round is one at the latest when it is over."""
+        with self._lock:
+            if task not in self._waiting:
+                return
+            self._waiting.discard(task)
+        self._ready.release()
+
+    def good(self, count, sent=()):
         with self._lock:
             self.report["ok"] += count
+            self.report["sent"] += sent
 
     def bad(self, count, code, text):
         with self._lock:
             self.report["failed"] += count
             self.report["codes"][code] = self.report["codes"].get(code, 0) + count
             self.report["errors"] = (self.report["errors"] + [text])[:5]
+
+    def stream(self, told):
+        with self._lock:
+            self.report["streams"].append(told)
+
+    @property
+    def stopped(self):
+        return self._stopped.is_set()
+
+    def interrupt(self):
+        """Ends rounds that would not end by themselves."""
 
     def wait_ready(self, seconds):
         for _ in self.threads:
@@ -70,6 +91,7 @@ class Loop:
 
     def finish(self, seconds):
         self._stopped.set()
+        self.interrupt()
         for thread in self.threads:
             thread.join(seconds)
         return self.report
@@ -137,3 +159,94 @@ class H2load(Loop):
             self.bad(sum(other), "status", statuses[0])
         if not good:
             self.bad(1, "nothing", "a whole round got no answer")
+
+
+class EventCurl(Loop):
+    """Each round is one event stream, taken up where the one before it ended, as EventSource does it."""
+
+    TASKS = 6
+
+    def __init__(self, target, logs):
+        self._last = {}
+        self._running = {}
+        super().__init__(target, logs)
+
+    def interrupt(self):
+        for process in list(self._running.values()):
+            process.terminate()
+
+    def round(self, task, number):
+        command = ["curl", "--no-buffer", "--silent", "--show-error", "--fail", "--noproxy", "*"]
+        command += ["--header", "Accept: text/event-stream"]
+        if task in self._last:
+            command += ["--header", f"Last-Event-ID: {self._last[task]}"]
+        told = {"kind": "events", "pod": "", "messages": 0, "contiguous": True, "whole": True, "message": ""}
+        fields = []
+
+        def line(text):
+            if text:
+                fields.append(text.split(": ", 1))
+            else:
+                self._event(task, fields, told)
+                fields.clear()
+
+        command.append(f"http://{self.target}/events")
+        code = follow(f"curl-{task}", command, self.logs, line, lambda process: self._begun(task, process))
+        by_client = self.stopped
+        if fields and not by_client:
+            told["whole"] = False
+        if told["pod"]:
+            self.stream({**told, "code": code, "by_client": by_client, "end_ms": int(time.time() * 1000)})
+        elif code and not by_client:
+            # 22 is a status that would end an EventSource for good.
+            self.bad(1, str(code), f"curl exited with {code}")
+        if not by_client:
+            time.sleep(0.2)
+
+    def _begun(self, task, process):
+        self._running[task] = process
+        if self.stopped:
+            process.terminate()
+
+    def _event(self, task, fields, told):
+        event = dict(fields)
+        if event.get("event") == "hello":
+            told["pod"] = event["data"]
+            self.ready(task)
+        elif "id" in event:
+            number = int(event["id"])
+            told["messages"] += 1
+            told["contiguous"] = told["contiguous"] and number == self._last.get(task, number - 1) + 1
+            data = [text for name, text in fields if name == "data"]
+            told["whole"] = told["whole"] and data == [f"event {number}", f"from {told['pod']}"]
+            self._last[task] = number
+            self.good(1)
+
+
+class Psql(Loop):
+    """Each round is one psql with one transaction, in some of the loops one that takes long."""
+
+    TASKS = 8
+
+    def round(self, task, number):
+        slow = task % 2 == 1 and number > 0
+        names = [f"psql-{task}-{number}-{part}" for part in ("first", "last")]
+        insert = "INSERT INTO log VALUES ('{}')"
+        steps = ["BEGIN", "SELECT current_setting('app.pod')", insert.format(names[0])]
+        steps += [f"SELECT pg_sleep({3 if slow else 0.05})", insert.format(names[1]), "COMMIT"]
+        host, port = self.target.rsplit(":", 1)
+        command = ["psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
+        command += [f"postgresql://postgres@{host}:{port}/postgres?sslmode=disable&gssencmode=disable"]
+        for step in steps:
+            command += ["--command", step]
+        began = int(time.time() * 1000)
+        code, out = quick(f"psql-{task}", command, self.logs, 60)
+        if code != 0:
+            self.bad(1, str(code), f"psql exited with {code} ({'slow' if slow else 'quick'})")
+        else:
+            self.good(1, names)
+        if slow and out:
+            self.stream({
+                "kind": "transaction", "pod": out.split()[0], "messages": 0, "contiguous": True, "whole": True, "message": "",
+                "code": code, "by_client": code == 0, "begin_ms": began, "end_ms": int(time.time() * 1000),
+            })

@@ -45,25 +45,53 @@ def await_ready(ebbtide, admin, logs):
     raise Failure("ebbtide did not become ready in 10 s")
 
 
+# What can't be told by flags.
+CONFIG = """listeners:
+  - {{name: only, direction: {direction}, protocol: tcp, bind: "{bind}", upstream: "tcp://{upstream}"}}
+"""
+
+
 class Pod:
-    """`proxy` is `ebbtide`, or anything else for an app that clients reach directly."""
+    """Without ebbtide clients reach the app directly. An app without an inbound port reaches `broker` through its pod."""
 
-    def __init__(self, name, app, settings, scheme, logs, folder):
-        self.name = name
-        self.settings = settings
-        self.logs = logs
+    def __init__(self, name, row, tools, settings, logs, folder, broker=None):
+        self.name, self.settings, self.logs, self.folder = name, settings, logs, folder
         self.notes = {}
-        self.ebbtide = None
-        self.app = Child(f"{name}-app", [*app, "--pod", name], logs)
-        self.address = self.app.event("listening", 10)["address"]
-        if settings.proxy == "ebbtide":
-            self._front(scheme, folder)
+        self.ebbtide = self.relay = None
+        if broker:
+            self._sidecar(broker, tools)
+            self._start(row, tools, [self.address])
+        else:
+            self._start(row, tools, [])
+            if settings.proxy == "ebbtide":
+                self._front(row.scheme, self.address)
 
-    def _front(self, scheme, folder):
+    def _start(self, row, tools, arguments):
+        command, env = row.app(tools)
+        command = [*command, *arguments, "--pod", self.name]
+        self.app = Child(f"{self.name}-app", command, self.logs, {"TMPDIR": str(self.folder), **env})
+        # Databases are made first.
+        self.address = self.app.event("listening", 30)["address"]
+
+    def _sidecar(self, broker, tools):
+        """What is between an app and its broker; without ebbtide a relay as it is: told to stop when the app is told."""
+        if self.settings.proxy == "ebbtide":
+            self._front("outbound", broker)
+        else:
+            self.relay = Child(f"{self.name}-relay", [tools.go("balancer"), "--backends", broker], self.logs)
+            self.address = self.relay.event("listening", 10)["address"]
+
+    def _front(self, scheme, upstream):
         listen, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        self.socket = folder / f"{self.name}.sock"
-        command = [self.settings.ebbtide, "run", "--mode", "sidecar", "--listen", listen, "--admin", self.admin]
-        command += ["--upstream", f"{scheme}://{self.address}", "--control-socket", self.socket]
+        self.socket = self.folder / f"{self.name}.sock"
+        command = [self.settings.ebbtide, "run", "--mode", "sidecar", "--admin", self.admin, "--control-socket", self.socket]
+        if scheme in ("tcp", "outbound"):
+            config = self.logs / f"{self.name}-ebbtide.yaml"
+            direction = "inbound" if scheme == "tcp" else "outbound"
+            config.write_text(CONFIG.format(direction=direction, bind=listen, upstream=upstream))
+            command += ["--config", config]
+        else:
+            command += ["--listen", listen, "--upstream", f"{scheme}://{upstream}"]
         command += ["--grace-period", f"{self.settings.grace}s", "--hold", f"{self.settings.hold}s"]
         command += ["--app-stop", f"{self.settings.app_stop}s", "--termination-message-path", self.logs / f"{self.name}-report"]
         self.ebbtide = Child(f"{self.name}-ebbtide", command, self.logs)
@@ -83,7 +111,7 @@ class Pod:
         command = [self.settings.ebbtide, "drain", "--control-socket", self.socket]
         self.notes["drain_code"], _ = quick(f"{self.name}-drain", command, self.logs, self.settings.grace)
 
-    def delete(self):
+    def delete(self, released=lambda: None):
         """killContainersWithSyncResult for these two containers. Returns when both are gone."""
         began = self.notes["t0"] = time.time()
         if self.ebbtide:
@@ -92,6 +120,9 @@ class Pod:
                 hook.start()
             hooks[0].join(self.settings.grace)
             self.notes["hook_timed_out"] = hooks[0].is_alive()
+        released()
+        if self.relay:
+            self.relay.signal(signal.SIGTERM)
         self._stop(self.app, began, "app")
         if self.ebbtide:
             self._stop(self.ebbtide, began, "ebbtide")
@@ -122,5 +153,5 @@ class Pod:
         self.app.wait(5)
 
     def close(self):
-        for child in filter(None, [self.ebbtide, self.app]):
+        for child in filter(None, [self.ebbtide, self.relay, self.app]):
             child.close()

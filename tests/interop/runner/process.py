@@ -142,6 +142,20 @@ def quick(name, command, logs, seconds):
     return process.returncode, out
 
 
+def follow(name, command, logs, line, begun):
+    """Runs a command that speaks for as long as it lives; `line` gets each line, `begun` the process, to end it."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with open(logs / f"{name}.err", "w") as errors:
+        process = spawn(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+        begun(process)
+        try:
+            for text in process.stdout:
+                line(text.rstrip("\n"))
+            return process.wait()
+        finally:
+            _forget(process)
+
+
 def build(command, log, folder, env, seconds):
     """Runs a build, in a session of its own: compilers start further processes, which must not outlive it."""
     with open(log, "w") as out:

@@ -1,23 +1,79 @@
-"""Owns the list of rows: which client, which app, which kind of upstream."""
+"""Owns the list of rows: which client, which app, which kind of upstream, and what must become of its streams."""
 
-from clients import HERE, Curl, H2load, Program
+import sys
+
+from clients import HERE, Curl, EventCurl, H2load, Program, Psql
+from pod import free_port
+
+PYTHON = HERE / "python"
+NODE = HERE / "node"
+
+
+class Ends:
+    """How streams end at the pod that is deleted, where all `kinds` must have been: with `code`, and not all at once if
+    `spread`.
+    """
+
+    def __init__(self, *kinds, code, spread=False):
+        self.kinds, self.code, self.spread = kinds, code, spread
+
+
+# UNAVAILABLE.
+GRPC = Ends("server", "bidi", code=14)
+SESSIONS = Ends("session", code=1001, spread=True)
 
 
 class Row:
-    """`needs` are preparations of Tools; `scheme` is how ebbtide is told to speak to the app."""
+    """`needs` are preparations of Tools; `scheme` is how ebbtide is told to speak to the app.
 
-    def __init__(self, name, scheme, app, needs, client, about):
+    With `again` a client may repeat what it got no answer to. With `sticky` the balancer knows clients by their address;
+    with `stays` it sends new connections to the deleted pod until the app's hook is released. `consumes` is an app without
+    an inbound port.
+    """
+
+    def __init__(self, name, scheme, app, needs, client, about, ends=None, again=False, fewest=100,
+                 sticky=False, stays=False):
         self.name, self.scheme, self._app, self._needs = name, scheme, app, needs
         self.client, self.about = client, about
-        self.streams = app == "grpcapp"
+        self.ends, self.again, self.fewest, self.sticky, self.stays = ends, again, fewest, sticky, stays
+        self.consumes = scheme == "outbound"
 
     @property
     def needs(self):
-        # App and balancer are Go programs.
+        # The balancer is a Go program.
         return ["go", *self._needs]
 
     def app(self, tools):
-        return [tools.go(self._app)]
+        """The command and what its environment has beside ours."""
+        return self._app(tools)
+
+
+def _go_app(name):
+    return lambda tools: ([tools.go(name)], {})
+
+
+def _node_app(name):
+    return lambda tools: (["node", NODE / f"{name}.js"], _packages(tools))
+
+
+def _python_app(name):
+    return lambda tools: ([tools.python, PYTHON / f"{name}.py"], {})
+
+
+def redis_app(_):
+    return [sys.executable, PYTHON / "redis_app.py", free_port()], {}
+
+
+def _postgres_app(tools):
+    return [sys.executable, PYTHON / "postgres_app.py", tools.postgres, free_port()], {}
+
+
+def _consumer_app(_):
+    return [sys.executable, PYTHON / "queue_consumer.py"], {}
+
+
+def _packages(tools):
+    return {"NODE_PATH": str(tools.node / "node_modules")}
 
 
 def _go(name):
@@ -28,22 +84,50 @@ def _tonic(target, tools, logs):
     return Program([tools.rust("tonic_client"), target], logs)
 
 
-def _python(target, tools, logs):
-    return Program([tools.python, HERE / "python" / "grpc_client.py", target], logs)
+def _python(name, *arguments):
+    return lambda target, tools, logs: Program([tools.python, PYTHON / f"{name}.py", target, *arguments], logs)
 
 
-def _node(target, tools, logs):
-    return Program(["node", HERE / "node" / "grpc-client.js", target], logs, {"NODE_PATH": str(tools.node / "node_modules")})
+def _plain_python(name):
+    return lambda target, tools, logs: Program([sys.executable, PYTHON / f"{name}.py", target], logs)
 
+
+def _node(name, *arguments):
+    return lambda target, tools, logs: Program(["node", NODE / f"{name}.js", target, *arguments], logs, _packages(tools))
+
+
+def _loop(kind):
+    return lambda target, _, logs: kind(target, logs)
+
+
+GRPC_APP, HTTP_APP = _go_app("grpcapp"), _go_app("httpapp")
 
 ROWS = [
-    Row("grpc-go", "h2c", "grpcapp", [], _go("grpcclient"), "grpc-go, upstream h2c://"),
-    Row("tonic", "h2c", "grpcapp", ["rust"], _tonic, "tonic, upstream h2c://"),
-    Row("grpcio", "h2c", "grpcapp", ["python"], _python, "grpcio for Python, upstream h2c://"),
-    Row("grpc-js", "h2c", "grpcapp", ["node"], _node, "@grpc/grpc-js, upstream h2c://"),
-    Row("grpc-go-auto", "auto", "grpcapp", [], _go("grpcclient"), "grpc-go, upstream auto://"),
-    Row("go-http", "auto", "httpapp", [], _go("httpclient"), "Go net/http, upstream auto://"),
-    Row("go-http-h1", "http", "httpapp", [], _go("httpclient"), "Go net/http, upstream http:// (HTTP/1.1)"),
-    Row("curl", "http", "httpapp", ["curl"], lambda target, _, logs: Curl(target, logs), "curl, upstream http://"),
-    Row("h2load", "auto", "httpapp", ["h2load"], lambda target, _, logs: H2load(target, logs), "h2load, upstream auto://"),
+    Row("grpc-go", "h2c", GRPC_APP, [], _go("grpcclient"), "grpc-go, upstream h2c://", GRPC),
+    Row("tonic", "h2c", GRPC_APP, ["rust"], _tonic, "tonic, upstream h2c://", GRPC),
+    Row("grpcio", "h2c", GRPC_APP, ["python"], _python("grpc_client"), "grpcio for Python, upstream h2c://", GRPC),
+    Row("grpc-js", "h2c", GRPC_APP, ["node"], _node("grpc-client"), "@grpc/grpc-js, upstream h2c://", GRPC),
+    Row("grpc-go-auto", "auto", GRPC_APP, [], _go("grpcclient"), "grpc-go, upstream auto://", GRPC),
+    Row("go-http", "auto", HTTP_APP, [], _go("httpclient"), "Go net/http, upstream auto://"),
+    Row("go-http-h1", "http", HTTP_APP, [], _go("httpclient"), "Go net/http, upstream http:// (HTTP/1.1)"),
+    Row("curl", "http", HTTP_APP, ["curl"], _loop(Curl), "curl, upstream http://"),
+    Row("h2load", "auto", HTTP_APP, ["h2load"], _loop(H2load), "h2load, upstream auto://"),
+    Row("ws-node", "http", _node_app("ws-app"), ["node"], _node("ws-client", 500, 500),
+        "Node's ws, 500 sessions", SESSIONS),
+    Row("ws-python", "http", _python_app("ws_app"), ["python"], _python("ws_client", 40),
+        "Python's websockets", SESSIONS),
+    Row("socket.io", "http", _node_app("socketio-app"), ["node"], _node("socketio-client", 20, "websocket"),
+        "socket.io over WebSocket", SESSIONS, again=True),
+    Row("socket.io-poll", "http", _node_app("socketio-app"), ["node"], _node("socketio-client", 20, "polling,websocket"),
+        "socket.io that polls first, with session affinity", SESSIONS, again=True, sticky=True),
+    Row("sse-node", "http", _node_app("sse-app"), ["node"], _node("sse-client"),
+        "event streams to the package eventsource", Ends("events", "silent", code=0), stays=True),
+    Row("sse-curl", "http", _node_app("sse-app"), ["node", "curl"], _loop(EventCurl),
+        "event streams to curl", Ends("events", code=0), stays=True),
+    Row("postgres", "tcp", _postgres_app, ["postgres"], _loop(Psql),
+        "psql and a PostgreSQL server, upstream tcp://", Ends("transaction", code=0)),
+    Row("redis", "tcp", redis_app, ["redis"], _plain_python("redis_client"),
+        "pipelines, redis-cli and a Redis server, upstream tcp://", Ends("connection", code="FIN"), again=True),
+    Row("queue", "outbound", _consumer_app, ["redis"], _plain_python("queue_producer"),
+        "a queue consumer that settles in Redis, outbound", fewest=20),
 ]

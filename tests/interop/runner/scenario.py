@@ -7,6 +7,7 @@ import time
 import verdict
 from pod import Pod
 from process import Child
+from rows import redis_app
 
 # The client runs quietly for so long before the deletion, and after the old pod has gone.
 BEFORE = 1.5
@@ -19,16 +20,18 @@ def run(row, settings, tools):
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
     folder = settings.sockets / row.name
-    folder.mkdir()
+    # A database that does not run as root keeps its files below.
+    folder.mkdir(mode=0o711)
     cast = []
     try:
-        old = Pod("old", row.app(tools), settings, row.scheme, logs, folder)
+        broker = _broker(logs, folder, cast) if row.consumes else None
+        old = Pod("old", row, tools, settings, logs, folder, broker)
         cast.append(old)
-        new = Pod("new", row.app(tools), settings, row.scheme, logs, folder)
+        new = Pod("new", row, tools, settings, logs, folder, broker)
         cast.append(new)
-        service = Child("balancer", [tools.go("balancer"), "--backends", f"{old.address},{new.address}"], logs)
-        cast.append(service)
-        target = service.event("listening", 10)["address"]
+        service = None if broker else _service(row, tools, logs, [old, new])
+        cast += filter(None, [service])
+        target = broker or service.event("listening", 10)["address"]
         client = row.client(target, tools, logs)
         cast.append(client)
         client.wait_ready(20)
@@ -36,7 +39,7 @@ def run(row, settings, tools):
         if settings.proxy == "calm":
             time.sleep(3)
         else:
-            _delete(old, new, service, settings)
+            _delete(row, old, new, service, settings)
         time.sleep(AFTER)
         report = client.finish(20)
         for pod in (old, new):
@@ -47,8 +50,27 @@ def run(row, settings, tools):
             one.close()
 
 
-def _delete(old, new, service, settings):
+def _broker(logs, folder, cast):
+    """What consumers take their work from: outside the pods, and there for longer than they are."""
+    command, _ = redis_app(None)
+    broker = Child("broker", [*command, "--pod", "broker"], logs, {"TMPDIR": str(folder)})
+    cast.append(broker)
+    return broker.event("listening", 20)["address"]
+
+
+def _service(row, tools, logs, pods):
+    command = [tools.go("balancer"), "--backends", ",".join(pod.address for pod in pods)]
+    return Child("balancer", [*command, *(["--sticky"] if row.sticky else [])], logs)
+
+
+def _delete(row, old, new, service, settings):
     """The endpoints stay stale for a while: new connections still come to the pod that is leaving."""
+    if service is None:
+        old.delete()
+        return
+    if row.stays and settings.proxy == "ebbtide":
+        old.delete(lambda: service.write(new.address))
+        return
     updated = threading.Timer(settings.stale, service.write, [new.address])
     updated.start()
     try:

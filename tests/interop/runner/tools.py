@@ -62,6 +62,12 @@ class Tools:
     def node(self):
         return self.build / "node"
 
+    @property
+    def postgres(self):
+        """The folder of the server's programs, which Debian keeps out of the path."""
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
+        return found[-1] and Path(found[-1]).parent
+
     # Preparations.
 
     def _prepare_go(self):
@@ -131,6 +137,15 @@ class Tools:
 
     def _prepare_h2load(self):
         self._command("h2load", "nghttp2-client")
+
+    def _prepare_redis(self):
+        self._command("redis-server", "redis-server")
+        self._command("redis-cli", "redis-tools")
+
+    def _prepare_postgres(self):
+        self._command("psql", "postgresql-client")
+        if not self.postgres and not (self._apt("postgresql") and self.postgres):
+            raise Missing("no postgres")
 
     # How.
 

@@ -4,14 +4,13 @@ import re
 import time
 from collections import Counter
 
-UNAVAILABLE = 14
 # How long after the hook's release a client may notice the end of a stream that was ended before. A stream that dies with
 # the app is later than that: the app stops gracefully for longer.
 LATE = 0.5
 # From SIGTERM to the exit when everything has been drained.
 EXIT = 1.5
-# A row with fewer calls than this has shown nothing.
-FEWEST = 100
+# How far the first and the last end of a spread lie apart at least; ebbtide spreads over two seconds.
+SPREAD = 1
 # Words with which clients describe a connection that broke: the status is their own and not the server's.
 BROKEN = re.compile(r"\bEOF\b|reset by peer|ECONN|connection refused|broken pipe|transport is closing|socket closed|"
                     r"connection error|error reading from server|h2 protocol error|stream removed|connection dropped|"
@@ -20,13 +19,13 @@ BROKEN = re.compile(r"\bEOF\b|reset by peer|ECONN|connection refused|broken pipe
 
 def of(row, settings, report, old, new):
     faults = _calls(row, report)
-    faults += _streams(row, settings, report, old) if row.streams else []
+    faults += _streams(row, settings, report, old) if row.ends else []
     if settings.proxy == "ebbtide":
-        faults += _ebbtide(settings, old)
+        faults += _ebbtide(row, settings, old)
     if settings.proxy != "calm":
-        faults += _app(old)
-    faults += _twice(old, new)
-    faults += [] if row.streams else _unheard(report, old, new)
+        faults += _consumer(old) if row.consumes else _app(old)
+    faults += _messages(row, report, old, new)
+    faults += [] if row.ends or row.consumes else _unheard(report, old, new)
     ended = [one for one in report["streams"] if not one["by_client"]]
     codes = Counter(one["code"] for one in ended)
     return {
@@ -52,7 +51,7 @@ def _calls(row, report):
     if report["failed"]:
         codes = ", ".join(f"{code}: {count}" for code, count in sorted(report["codes"].items()))
         faults.append(f"{report['failed']} calls failed ({codes})")
-    if report["ok"] < FEWEST:
+    if report["ok"] < row.fewest:
         faults.append(f"only {report['ok']} calls succeeded")
     return faults
 
@@ -72,20 +71,28 @@ def _streams(row, settings, report, old):
             faults[f"{kind} ended with {one['code']} before its first message"] += 1
         elif one["pod"] != "old" or settings.proxy == "calm":
             faults[f"{kind} of a pod that stays ended with {one['code']}"] += 1
-        elif one["code"] != UNAVAILABLE:
-            faults[f"{kind} ended with {one['code']} instead of {UNAVAILABLE}"] += 1
+        elif one["code"] != row.ends.code:
+            faults[f"{kind} ended with {one['code']} instead of {row.ends.code}"] += 1
+        elif not one.get("clean", True):
+            faults[f"{kind} without a complete close handshake"] += 1
         elif BROKEN.search(one["message"]):
             faults[f"{kind} broken off ({one['message'][:60]})"] += 1
         elif release and one["end_ms"] / 1000 > release + LATE:
             faults[f"{kind} ended after the hook's release"] += 1
     if settings.proxy != "calm":
-        for kind in ("server", "bidi"):
-            if not any(one["kind"] == kind and one["pod"] == "old" for one in report["streams"]):
+        began, there = old.notes["t0"] * 1000, [one for one in report["streams"] if one["pod"] == "old"]
+        there = [one for one in there if one.get("begin_ms", 0) <= began <= one["end_ms"]]
+        for kind in row.ends.kinds:
+            if not any(one["kind"] == kind for one in there):
                 faults[f"no {kind} stream was at the old pod"] += 1
+        if settings.proxy == "ebbtide" and row.ends.spread and there:
+            moments = [one["end_ms"] / 1000 for one in there]
+            if max(moments) - min(moments) < SPREAD:
+                faults[f"ends of streams within {max(moments) - min(moments):.1f} s"] += len(there)
     return [f"{count} × {fault}" for fault, count in faults.items()]
 
 
-def _ebbtide(settings, old):
+def _ebbtide(row, settings, old):
     faults, notes = [], old.notes
     if notes.get("hook_timed_out"):
         faults.append("the app hook was not released in the grace period")
@@ -95,7 +102,7 @@ def _ebbtide(settings, old):
         latest = settings.grace - settings.app_stop - settings.margin
         if old.after("hook_at") > latest + 0.3:
             faults.append(f"the app hook was released at {old.after('hook_at')} s, later than {latest} s")
-        if old.after("hook_at") < settings.hold:
+        if not row.consumes and old.after("hook_at") < settings.hold:
             faults.append(f"the app hook was released at {old.after('hook_at')} s, before the hold's end")
     if notes.get("drain_code") != 0:
         faults.append(f"ebbtide drain exited with {notes.get('drain_code', 'nothing')}")
@@ -124,14 +131,34 @@ def _app(old):
     return faults
 
 
-def _twice(old, new):
-    exits = [pod.journal()["exit"] for pod in (old, new)]
+def _consumer(old):
+    """An app that is told to go while it works, and finishes that work afterwards."""
+    journal = old.journal()
+    if old.notes["app_killed"] or not journal["exit"] or not journal["stop"]:
+        return ["the app did not stop by itself"]
+    return [] if journal["exit"]["late"] else ["the app had nothing to settle after its SIGTERM"]
+
+
+def _messages(row, report, old, new):
+    """What reached the apps: nothing twice, nothing damaged, and all of which the client takes it."""
+    exits, faults = [pod.journal()["exit"] for pod in (old, new)], []
     if not all(exits):
         # The app that can't tell has its own line.
         return []
-    twice = sum(one["twice"] for one in exits)
-    twice += len(set(exits[0]["ids"] or []) & set(exits[1]["ids"] or []))
-    return [f"{twice} calls were executed twice"] if twice else []
+    ids = [set(one["ids"] or []) for one in exits]
+    twice = sum(one["twice"] for one in exits) + len(ids[0] & ids[1])
+    if twice and not row.again:
+        faults.append(f"{twice} calls were executed twice")
+    lost = len(set(report.get("sent", [])) - ids[0] - ids[1])
+    if lost:
+        faults.append(f"{lost} messages did not reach an app")
+    damaged = sum(one.get("damaged", 0) for one in exits)
+    if damaged:
+        faults.append(f"{damaged} messages reached an app damaged")
+    broken = sum(one.get("codes", {}).get("1006", 0) for one in exits)
+    if broken:
+        faults.append(f"{broken} sessions were broken off for the app")
+    return faults
 
 
 def _unheard(report, old, new):

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,19 +23,33 @@ type balancer struct {
 	backends []string
 	next     int
 	counts   map[string]int
+	// The backend of each client address, if clients are to come back to theirs.
+	known map[string]string
 }
 
 func (balancer *balancer) set(backends []string) {
 	balancer.mutex.Lock()
 	defer balancer.mutex.Unlock()
 	balancer.backends, balancer.next = backends, 0
+	for client, backend := range balancer.known {
+		if !slices.Contains(backends, backend) {
+			delete(balancer.known, client)
+		}
+	}
 }
 
-func (balancer *balancer) pick() string {
+func (balancer *balancer) pick(client net.Addr) string {
 	balancer.mutex.Lock()
 	defer balancer.mutex.Unlock()
-	backend := balancer.backends[balancer.next%len(balancer.backends)]
-	balancer.next++
+	host := client.(*net.TCPAddr).IP.String()
+	backend, known := balancer.known[host]
+	if !known {
+		backend = balancer.backends[balancer.next%len(balancer.backends)]
+		balancer.next++
+		if balancer.known != nil {
+			balancer.known[host] = backend
+		}
+	}
 	balancer.counts[backend]++
 	return backend
 }
@@ -52,7 +67,7 @@ func copyTo(to, from *net.TCPConn) {
 
 func (balancer *balancer) relay(client *net.TCPConn) {
 	defer client.Close()
-	dialled, err := net.Dial("tcp", balancer.pick())
+	dialled, err := net.Dial("tcp", balancer.pick(client.RemoteAddr()))
 	if err != nil {
 		// The client shall see a refused pod as a failure and not as an orderly end.
 		client.SetLinger(0)
@@ -69,6 +84,7 @@ func (balancer *balancer) relay(client *net.TCPConn) {
 func main() {
 	address := flag.String("listen", "127.0.0.1:0", "address to listen on")
 	backends := flag.String("backends", "", "addresses, separated by commas")
+	sticky := flag.Bool("sticky", false, "keep each client address at its backend, as sessionAffinity: ClientIP does")
 	flag.Parse()
 
 	listener, err := net.Listen("tcp", *address)
@@ -76,6 +92,9 @@ func main() {
 		log.Fatal(err)
 	}
 	balancer := &balancer{backends: strings.Split(*backends, ","), counts: map[string]int{}}
+	if *sticky {
+		balancer.known = map[string]string{}
+	}
 	go func() {
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
