@@ -2,6 +2,7 @@
 // Usage: node sse-client.js ADDRESS
 'use strict';
 
+const { once } = require('node:events');
 const { EventSource } = require('eventsource');
 const { Report, Stream } = require('./wire');
 
@@ -9,7 +10,6 @@ const TASKS = 10;
 const report = new Report('eventsource');
 
 function task(path) {
-  const first = report.awaited();
   const source = new EventSource(`http://${process.argv[2]}${path}`);
   let lived = null;
   let last = 0;
@@ -28,7 +28,6 @@ function task(path) {
   source.addEventListener('hello', ({ data }) => {
     lived = new Stream(path === '/silent' ? 'silent' : 'events');
     lived.told.pod = data;
-    if (path === '/silent') first();
   });
   source.addEventListener('message', ({ data, lastEventId }) => {
     const number = Number(lastEventId);
@@ -37,14 +36,25 @@ function task(path) {
     lived.told.contiguous = lived.told.contiguous && (last === 0 || number === last + 1);
     lived.told.whole = lived.told.whole && data === `event ${number}\nfrom ${lived.told.pod}`;
     last = number;
-    first();
   });
   source.addEventListener('error', ended);
   return { source, ended };
 }
 
-const tasks = Array.from({ length: TASKS }, (_, number) => task(number % 5 === 0 ? '/silent' : '/events'));
-report.run([], () => {
+const tasks = [];
+
+/** One after the other, so that a silent one comes to each pod. */
+async function begin() {
+  const ready = report.awaited();
+  for (let number = 0; number < TASKS; number += 1) {
+    const one = task(number % 5 === 0 ? '/silent' : '/events');
+    tasks.push(one);
+    await once(one.source, 'hello');
+  }
+  ready();
+}
+
+report.run([begin()], () => {
   for (const { source, ended } of tasks) {
     source.close();
     ended();

@@ -39,7 +39,7 @@ def main():
         postgres = server.start(command, user)
 
         def sql(text):
-            told = ["psql", "-XAtq", "-h", folder, "-p", port, "-U", "postgres", "-c", text]
+            told = [f"{programs}/psql", "-XAtq", "-h", folder, "-p", port, "-U", "postgres", "-c", text]
             return subprocess.run(told, capture_output=True, text=True, check=True).stdout.split()
 
         server.until_up(lambda: sql("CREATE TABLE log (id text)"))

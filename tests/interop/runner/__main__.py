@@ -49,7 +49,7 @@ def arguments():
     add("--require-all", action="store_true", help="a row that can't be run fails")
     add("--no-install", dest="install", action="store_false", help="install no system packages, also as root")
     add("--jobs", metavar="N", type=int, default=4, help="rows that run side by side [4]")
-    add("--timeout", metavar="SECONDS", type=int, default=240, help="bound for all rows together, without building [240]")
+    add("--timeout", metavar="SECONDS", type=int, default=400, help="bound for all rows together, without building [400]")
     add("--grace", metavar="SECONDS", type=float, default=16, help="grace period of the pods [16]")
     add("--hold", metavar="SECONDS", type=float, default=4, help="how long ebbtide holds [4]")
     add("--stale", metavar="SECONDS", type=float, default=3, help="how long new connections still come to the deleted pod [3]")

@@ -96,6 +96,10 @@ def _node(name, *arguments):
     return lambda target, tools, logs: Program(["node", NODE / f"{name}.js", target, *arguments], logs, _packages(tools))
 
 
+def _psql(target, tools, logs):
+    return Psql(target, logs, tools.postgres)
+
+
 def _loop(kind):
     return lambda target, _, logs: kind(target, logs)
 
@@ -124,8 +128,8 @@ ROWS = [
         "event streams to the package eventsource", Ends("events", "silent", code=0), stays=True),
     Row("sse-curl", "http", _node_app("sse-app"), ["node", "curl"], _loop(EventCurl),
         "event streams to curl", Ends("events", code=0), stays=True),
-    Row("postgres", "tcp", _postgres_app, ["postgres"], _loop(Psql),
-        "psql and a PostgreSQL server, upstream tcp://", Ends("transaction", code=0)),
+    Row("postgres", "tcp", _postgres_app, ["postgres"], _psql,
+        "psql and a PostgreSQL server, upstream tcp://", Ends("transaction", code=0), fewest=50),
     Row("redis", "tcp", redis_app, ["redis"], _plain_python("redis_client"),
         "pipelines, redis-cli and a Redis server, upstream tcp://", Ends("connection", code="FIN"), again=True),
     Row("queue", "outbound", _consumer_app, ["redis"], _plain_python("queue_producer"),

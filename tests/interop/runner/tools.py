@@ -143,7 +143,6 @@ class Tools:
         self._command("redis-cli", "redis-tools")
 
     def _prepare_postgres(self):
-        self._command("psql", "postgresql-client")
         if not self.postgres and not (self._apt("postgresql") and self.postgres):
             raise Missing("no postgres")
 
