@@ -18,8 +18,10 @@ async function task(number) {
     reconnectionDelay: 100,
     reconnectionDelayMax: 500,
     perMessageDeflate: {},
-    // An address of its own, by which a Service with session affinity knows a client: polling needs that.
-    agent: new http.Agent({ keepAlive: true, localAddress: `127.0.1.${number + 1}` }),
+    // An address of its own, by which a Service with session affinity knows a client: polling needs that. On a connection
+    // kept from before, a new session would begin at the pod that leaves, and the next poll come to one that has not
+    // heard of it: the client gets over that by itself, but what is looked at here would be another thing.
+    agent: new http.Agent({ keepAlive: false, localAddress: `127.0.1.${number + 1}` }),
   });
   let lived;
   open.add(socket);
