@@ -1,4 +1,4 @@
-// The WebSocket client of Node's ws: long sessions, every other one with permessage-deflate, messages numbered both ways.
+// The WebSocket client of Node's ws: long sessions, every fifth with permessage-deflate, messages numbered both ways.
 // Usage: node ws-client.js ADDRESS SESSIONS MILLISECONDS-BETWEEN-MESSAGES
 'use strict';
 
@@ -50,7 +50,7 @@ async function task(number) {
   // Timers that go off at the same moment would make a load of their own.
   await sleep((number * every) / sessions);
   for (let round = 0; !report.stopped; round += 1) {
-    const ended = await session(`ws-${number}-${round}`, number % 2 === 0, first);
+    const ended = await session(`ws-${number}-${round}`, number % 5 === 0, first);
     if (ended) report.told.streams.push(ended);
     // A client that comes back at once would hammer a service that is down.
     await sleep(100);

@@ -116,7 +116,7 @@ ROWS = [
     Row("go-http-h1", "http", HTTP_APP, [], _go("httpclient"), "Go net/http, upstream http:// (HTTP/1.1)"),
     Row("curl", "http", HTTP_APP, ["curl"], _loop(Curl), "curl, upstream http://"),
     Row("h2load", "auto", HTTP_APP, ["h2load"], _loop(H2load), "h2load, upstream auto://"),
-    Row("ws-node", "http", _node_app("ws-app"), ["node"], _node("ws-client", 500, 500),
+    Row("ws-node", "http", _node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),
         "Node's ws, 500 sessions", SESSIONS),
     Row("ws-python", "http", _python_app("ws_app"), ["python"], _python("ws_client", 40),
         "Python's websockets", SESSIONS),
