@@ -27,4 +27,7 @@ sessions.on('connection', (socket) => {
     journal.end(reason);
   });
 });
-journal.serve(server);
+
+/** A poller has no socket to look at. */
+const isOpen = ({ conn: { transport } }) => transport.name !== 'websocket' || transport.socket.readyState === 1;
+journal.serve(server, () => [...sessions.sockets.sockets.values()].filter(isOpen).length);

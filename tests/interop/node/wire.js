@@ -121,11 +121,14 @@ class Journal {
     else this.told.damaged += 1;
   }
 
-  /** Serves on a port of its own until SIGTERM, and then for as long as an app gets that closes its listener first. */
-  serve(server) {
+  /**
+   * Serves on a port of its own until SIGTERM, and then for as long as an app gets that closes its listener first.
+   * `open` says what is at work, where a session is over before its socket is.
+   */
+  serve(server, open = () => this.open) {
     process.on('SIGTERM', () => {
       this.stopped = true;
-      say({ event: 'sigterm', at_ms: Date.now(), calls: this.told.calls, open: this.open });
+      say({ event: 'sigterm', at_ms: Date.now(), calls: this.told.calls, open: open() });
       const exit = () => sayLast({ event: 'exit', at_ms: Date.now(), ...this.told, ids: [...this.ids] });
       server.close(exit);
       server.closeIdleConnections?.();

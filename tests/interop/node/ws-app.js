@@ -2,7 +2,7 @@
 'use strict';
 
 const http = require('node:http');
-const { WebSocketServer } = require('ws');
+const { WebSocket, WebSocketServer } = require('ws');
 const { Journal, chunk, podName } = require('./wire');
 
 const pod = podName();
@@ -25,4 +25,4 @@ sessions.on('connection', (socket, request) => {
     journal.end(code);
   });
 });
-journal.serve(server);
+journal.serve(server, () => [...sessions.clients].filter((socket) => socket.readyState === WebSocket.OPEN).length);

@@ -8,6 +8,7 @@ import signal
 
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 
 from wire import Journal, chunk, listening, option
 
@@ -43,11 +44,13 @@ async def main():
     over = asyncio.Event()
 
     def stop():
+        # A session is over before its socket is.
+        journal.open = sum(session.state is State.OPEN for session in server.connections)
         journal.stop()
         over.set()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     async with serve(handle, "127.0.0.1", 0, compression="deflate", close_timeout=PATIENCE) as server:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         listening(next(iter(server.sockets)).getsockname()[1])
         await over.wait()
     journal.exit()
