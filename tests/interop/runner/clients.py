@@ -228,6 +228,8 @@ class Psql(Loop):
 
     TASKS = 8
     QUICK = 2
+    # What runs at the deletion runs still when the hold ends.
+    SLOW_SECONDS = 6
 
     def __init__(self, target, logs, programs):
         # Debian's own psql is a script that first looks for this one.
@@ -239,7 +241,7 @@ class Psql(Loop):
         names = [f"psql-{task}-{number}-{part}" for part in ("first", "last")]
         insert = "INSERT INTO log VALUES ('{}')"
         steps = ["BEGIN", "SELECT current_setting('app.pod')", insert.format(names[0])]
-        steps += [f"SELECT pg_sleep({3 if slow else 0.05})", insert.format(names[1]), "COMMIT"]
+        steps += [f"SELECT pg_sleep({self.SLOW_SECONDS if slow else 0.05})", insert.format(names[1]), "COMMIT"]
         host, port = self.target.rsplit(":", 1)
         command = [self._psql, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
         command += [f"postgresql://postgres@{host}:{port}/postgres?sslmode=disable&gssencmode=disable"]

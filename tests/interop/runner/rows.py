@@ -131,7 +131,7 @@ ROWS = [
     Row("postgres", "tcp", _postgres_app, ["postgres"], _psql,
         "psql and a PostgreSQL server, upstream tcp://", Ends("transaction", code=0), fewest=50),
     Row("redis", "tcp", redis_app, ["redis"], _plain_python("redis_client"),
-        "pipelines, redis-cli and a Redis server, upstream tcp://", Ends("connection", code="FIN"), again=True),
+        "pipelines, redis-cli and a Redis server, upstream tcp://", Ends("connection", code="FIN")),
     Row("queue", "outbound", _consumer_app, ["redis"], _plain_python("queue_producer"),
         "a queue consumer that settles in Redis, outbound", fewest=20),
 ]
