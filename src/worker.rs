@@ -176,7 +176,12 @@ impl Worker {
                 }
                 Direction::Outbound => {
                     let remote = Remote::new(&listener.upstream, listener.connect_timeout);
-                    drop(tokio::task::spawn_local(outbound::accept(socket, Rc::clone(&self), remote)));
+                    drop(tokio::task::spawn_local(outbound::serve(
+                        socket,
+                        Rc::clone(&self),
+                        listener.name.clone(),
+                        remote,
+                    )));
                 }
             }
         }
@@ -246,16 +251,19 @@ impl Worker {
             Doing::Exchange if snapshot.phase >= Phase::Closing && killed => Ask::KILL,
             Doing::Exchange if snapshot.phase >= Phase::Closing && reached(snapshot.force_at) => Ask::FORCE,
             Doing::Relay if killed => Ask::KILL,
-            Doing::Relay if self.is_silent_for_too_long(conn, now) => Ask::CLOSE,
             Doing::Exchange | Doing::Relay => {
-                conn.long.get().map_or(Ask::NOTHING, |long| long.due(conn.share, snapshot, now))
+                let due = conn.long.get().map_or(Ask::NOTHING, |long| long.due(conn.share, snapshot, now));
+                if self.is_silent_for_too_long(conn, snapshot, now) { due.max(Ask::CLOSE) } else { due }
             }
             Doing::Lingering => Ask::NOTHING,
         }
     }
 
     /// The silence that a TCP listener allows is over.
-    fn is_silent_for_too_long(&self, conn: &Conn, now: Tick) -> bool {
+    fn is_silent_for_too_long(&self, conn: &Conn, snapshot: &Snapshot, now: Tick) -> bool {
+        if conn.doing.get() != Doing::Relay || snapshot.phase.is_terminating() {
+            return false;
+        }
         let inbound = self.inbound.borrow();
         let Some(one) = inbound.get(conn.listener).filter(|one| one.config.protocol == Protocol::Tcp) else {
             return false;

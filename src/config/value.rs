@@ -196,7 +196,9 @@ fn parse_networks(text: &str) -> Result<Value, Fault> {
     let network = |part: &str| {
         let part = part.trim();
         let alone = || part.parse::<std::net::IpAddr>().map(IpNet::from);
-        part.parse::<IpNet>().or_else(|_| alone()).map_err(|_| {
+        // A client's address is compared in its own family, and a host in a network's address says nothing.
+        let usable = |network: &IpNet| network.trunc() == *network && network.addr().to_canonical() == network.addr();
+        part.parse::<IpNet>().or_else(|_| alone()).ok().filter(usable).ok_or_else(|| {
             Fault::new(format!("has {part:?}, which is no network")).hint("write it like 10.0.0.0/8 or 2001:db8::/32")
         })
     };

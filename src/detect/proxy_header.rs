@@ -28,12 +28,12 @@ const LONGEST_LINE: usize = 107;
 pub fn parse(bytes: &[u8]) -> ProxyHeader {
     // The parser takes half an address for a whole one.
     let line = &bytes[..bytes.len().min(LONGEST_LINE)];
-    let may_become_version_1 = line.starts_with(&b"PROXY "[..line.len().min(6)]) && !line.contains(&b'\n');
-    if may_become_version_1 && bytes.len() < LONGEST_LINE {
+    let version_1 = line.starts_with(&b"PROXY "[..line.len().min(6)]);
+    if version_1 && !line.contains(&b'\n') && bytes.len() < LONGEST_LINE {
         return ProxyHeader::Incomplete;
     }
     match HeaderResult::parse(bytes) {
-        result if result.is_incomplete() && bytes.len() < LONGEST => ProxyHeader::Incomplete,
+        result if result.is_incomplete() && !version_1 && bytes.len() < LONGEST => ProxyHeader::Incomplete,
         HeaderResult::V1(Ok(header)) => {
             let source = match header.addresses {
                 v1::Addresses::Tcp4(ip) => Some((ip.source_address, ip.source_port).into()),
@@ -130,7 +130,13 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_and_endless_headers_too() {
-        for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PROXY TCP9 a b 1 2\r\n", b"PROXX ", b"\r\n\r\n\0\r\nQUIU"] {
+        for bytes in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"PROXY TCP9 a b 1 2\r\n",
+            b"PROXY TCP4 192.0.2.7\r\nGET /",
+            b"PROXX ",
+            b"\r\n\r\n\0\r\nQUIU",
+        ] {
             assert_eq!(parse(bytes), ProxyHeader::Invalid, "{bytes:?}");
         }
         assert_eq!(parse(&[b"PROXY TCP4 ", &[b'1'; 200][..]].concat()), ProxyHeader::Invalid);

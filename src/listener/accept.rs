@@ -1,6 +1,7 @@
 //! The accept loop, and the last look into the accept queue before the process ends.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,17 +36,29 @@ pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
     let mut failing = false;
     loop {
         wait_for_room(&worker).await;
+        let (stream, peer) = next(&socket, &worker, &inbound.name, &mut failing).await;
+        start(stream, peer, &inbound);
+    }
+}
+
+/// The next connection. A lasting failure is told once.
+pub async fn next(
+    socket: &TcpListener,
+    worker: &Worker,
+    listener: &str,
+    failing: &mut bool,
+) -> (TcpStream, SocketAddr) {
+    loop {
         match socket.accept().await {
-            Ok((stream, peer)) => {
-                failing = false;
-                start(stream, peer, &inbound);
+            Ok(accepted) => {
+                *failing = false;
+                return accepted;
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
                 worker.metrics.accept_errors.add(0);
-                if !failing {
-                    tracing::warn!(listener = inbound.name, %error, "accepting failed, trying again");
-                    failing = true;
+                if !std::mem::replace(failing, true) {
+                    tracing::warn!(listener, %error, "accepting failed, trying again");
                 }
                 tokio::time::sleep(BACK_OFF).await;
             }
@@ -53,7 +66,7 @@ pub async fn inbound(socket: Rc<TcpListener>, inbound: Rc<Inbound>) {
     }
 }
 
-fn start(stream: TcpStream, peer: std::net::SocketAddr, inbound: &Rc<Inbound>) {
+fn start(stream: TcpStream, peer: SocketAddr, inbound: &Rc<Inbound>) {
     let conn = Conn::new(&inbound.worker, inbound.number, peer);
     let io = Io::new(stream, Rc::clone(&conn));
     let inbound = Rc::clone(inbound);

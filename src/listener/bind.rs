@@ -22,7 +22,8 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-const KEEPALIVE: TcpKeepalive =
+/// Silence after which a peer is asked whether it is still there.
+pub const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)).with_retries(3);
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -190,6 +190,10 @@ impl Conn {
                 Some(http2.open(lifecycle.share(), self.worker.coarse_now(), Some(open)))
             }
             None => {
+                if self.asked.get() < Ask::FORCE {
+                    // It was for the connection as it was before.
+                    self.clear_ask();
+                }
                 self.set_doing(Doing::Exchange);
                 None
             }

@@ -259,7 +259,10 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
 
 fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> Response<Body> {
     let terminating = inbound.worker.lifecycle.snapshot().phase.is_terminating();
-    let invited = asked.wants_events && terminating && reason.parts().0 == StatusCode::SERVICE_UNAVAILABLE;
+    let invited = asked.wants_events
+        && asked.method != Method::CONNECT
+        && terminating
+        && reason.parts().0 == StatusCode::SERVICE_UNAVAILABLE;
     let metrics = inbound.worker.metrics;
     let mut response = match &asked.call {
         Some(content_type) => {

@@ -2,37 +2,26 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
 use super::relay::{Direction, Relay};
 use crate::lifecycle::Counted;
+use crate::listener::accept;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Protocol};
 use crate::upstream::connect::DialError;
 use crate::upstream::remote::Remote;
 use crate::worker::Worker;
 
-/// Pause after an accept that failed for want of descriptors or memory.
-const BACK_OFF: Duration = Duration::from_millis(50);
-
 /// Accepts until the process ends: the app may use its network until it has exited.
-pub async fn accept(socket: Rc<TcpListener>, worker: Rc<Worker>, remote: Rc<Remote>) {
+pub async fn serve(socket: Rc<TcpListener>, worker: Rc<Worker>, name: String, remote: Rc<Remote>) {
+    let mut failing = false;
     loop {
-        match socket.accept().await {
-            Ok((stream, _)) => {
-                let worker = Rc::clone(&worker);
-                let remote = Rc::clone(&remote);
-                drop(tokio::task::spawn_local(async move { relay(stream, &worker, &remote).await }));
-            }
-            Err(error) => {
-                worker.metrics.accept_errors.add(0);
-                let upstream = remote.upstream();
-                tracing::warn!(%upstream, %error, "accepting on an outbound listener failed, trying again");
-                tokio::time::sleep(BACK_OFF).await;
-            }
-        }
+        let (stream, _) = accept::next(&socket, &worker, &name, &mut failing).await;
+        let worker = Rc::clone(&worker);
+        let remote = Rc::clone(&remote);
+        drop(tokio::task::spawn_local(async move { relay(stream, &worker, &remote).await }));
     }
 }
 

@@ -2,7 +2,7 @@
 //! with `protocol: tcp`. Nobody can be asked to leave here, so the drain waits, and in the end closes at a quiet moment.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -31,6 +31,8 @@ enum Closing {
     Asked,
     AtQuietMoment,
     Forced,
+    /// The silence that the listener allows is over.
+    Silent,
 }
 
 struct Tunnel {
@@ -46,7 +48,12 @@ struct Tunnel {
 pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let active = conn.activate();
     let ahead = io.take_ahead();
-    let (permit, upstream) = match way::single(&active, inbound, Work::Tunnel).await {
+    let mut way = pin!(way::single(&active, inbound, Work::Tunnel));
+    let way = poll_fn(|cx| {
+        active.wait_alone(cx);
+        way.as_mut().poll(cx)
+    });
+    let (permit, upstream) = match way.await {
         Ok(way) => way,
         Err(reason) => {
             refused(inbound, reason);
@@ -94,11 +101,9 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     let ended = poll_fn(|cx| tunnel.poll(active, cx)).await;
     let worker = conn.worker();
     match (ended, tunnel.closing) {
+        (_, Closing::Silent) => worker.metrics.rejected.add(Reject::TcpSilence as usize),
         (Flow::Killed, _) | (_, Closing::Forced) => worker.count_forced(Forced::Tunnel),
-        (_, Closing::AtQuietMoment) if worker.snapshot().phase.is_terminating() => {
-            worker.metrics.notices.add(Notice::TunnelClose as usize);
-        }
-        (_, Closing::AtQuietMoment) => worker.metrics.rejected.add(Reject::TcpSilence as usize),
+        (_, Closing::AtQuietMoment) => worker.metrics.notices.add(Notice::TunnelClose as usize),
         _ => {}
     }
     // Nothing of the app's is left to wait for; with the last one the report is written.
@@ -124,16 +129,16 @@ impl Tunnel {
     fn poll(&mut self, active: &Active, cx: &mut Context<'_>) -> Poll<Flow> {
         active.wait_alone(cx);
         let conn = active.conn();
-        if active.asked() == Ask::KILL {
+        if conn.asked() == Ask::KILL {
             return Poll::Ready(Flow::Killed);
         }
-        let before = (self.relay.up.moved(), self.relay.down.moved());
+        let before = (self.relay.up.progress(), self.relay.down.progress());
         let flow = self.relay.poll(&conn.worker().gear, cx);
-        let after = (self.relay.up.moved(), self.relay.down.moved());
+        let after = (self.relay.up.progress(), self.relay.down.progress());
         let moved = after != before;
         if moved {
             self.asks = after.0 != before.0;
-            if after.0 > 0 {
+            if self.relay.up.moved() > 0 {
                 arrived(conn);
             }
             conn.since.set(conn.worker().coarse_now());
@@ -142,14 +147,26 @@ impl Tunnel {
             return flow;
         }
         conn.half_closed.set(self.relay.is_half_closed());
-        let terminating = conn.worker().snapshot().phase.is_terminating();
-        self.close_if_asked(conn, terminating, moved, cx);
+        if conn.worker().snapshot().phase.is_terminating() {
+            self.close_if_asked(conn, moved, cx);
+        } else if conn.asked() >= Ask::CLOSE && self.closing == Closing::No {
+            if moved {
+                // The silence was over before the connection.
+                conn.clear_ask();
+            } else {
+                self.closing = Closing::Silent;
+                if !self.relay.is_empty() {
+                    // Whoever takes no bytes would not take the end either.
+                    return Poll::Ready(Flow::Killed);
+                }
+                self.finish(cx);
+            }
+        }
         Poll::Pending
     }
 
-    /// FIN to both sides: at a quiet moment once asked, at any moment once forced. Who waits for an answer is given all
-    /// the time there is: how long a query takes, nobody here can know.
-    fn close_if_asked(&mut self, conn: &Conn, terminating: bool, moved: bool, cx: &mut Context<'_>) {
+    /// FIN to both sides: at a quiet moment once asked, at any moment once forced.
+    fn close_if_asked(&mut self, conn: &Conn, moved: bool, cx: &mut Context<'_>) {
         if self.closing.has_begun() {
             return;
         }
@@ -158,24 +175,32 @@ impl Tunnel {
                 let quiet = self.relay.is_empty() && !self.asks;
                 self.closing = if quiet { Closing::AtQuietMoment } else { Closing::Forced };
             }
-            // The silence is over before the connection was.
-            Ask::CLOSE if moved && !terminating => {
-                self.closing = Closing::No;
-                conn.clear_ask();
-                return;
-            }
             Ask::CLOSE => {
                 if self.closing == Closing::No || moved || !self.relay.is_empty() {
                     self.closing = Closing::Asked;
-                    self.quiet.as_mut().reset(Instant::now() + QUIET);
+                    let silence = self.silence(conn);
+                    self.quiet.as_mut().reset(Instant::now() + silence);
                 }
-                if (self.asks && terminating) || self.quiet.as_mut().poll(cx).is_pending() {
+                if self.quiet.as_mut().poll(cx).is_pending() {
                     return;
                 }
-                self.closing = Closing::AtQuietMoment;
+                self.closing = if self.asks { Closing::Forced } else { Closing::AtQuietMoment };
             }
             _ => return,
         }
+        self.finish(cx);
+    }
+
+    /// The silence that makes a moment quiet enough. Who waits for an answer is given half of the time there is: how
+    /// long a query takes nobody here can know, and the ends still have to be spread.
+    fn silence(&self, conn: &Conn) -> Duration {
+        let worker = conn.worker();
+        let deadline = worker.snapshot().stream_close.map(|window| window.end);
+        let left = deadline.map_or(Duration::ZERO, |end| end.since(worker.lifecycle.now()));
+        if self.asks { QUIET.max(left / 2) } else { QUIET }
+    }
+
+    fn finish(&mut self, cx: &Context<'_>) {
         self.relay.finish();
         // The FINs go out with the next poll.
         cx.waker().wake_by_ref();
@@ -186,6 +211,6 @@ impl Tunnel {
 
 impl Closing {
     const fn has_begun(self) -> bool {
-        matches!(self, Self::AtQuietMoment | Self::Forced)
+        matches!(self, Self::AtQuietMoment | Self::Forced | Self::Silent)
     }
 }

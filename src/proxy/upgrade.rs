@@ -81,6 +81,11 @@ pub async fn open_stream(
     fields.entry(SEC_WEBSOCKET_VERSION).or_insert(HeaderValue::from_static("13"));
     let request = request.map(|_| RequestBody::empty());
     let (response, upgrade) = match ask(request, asked, active, inbound, Work::Session).await? {
+        Answer::Refused(response) if response.status().is_success() => {
+            // To the client a 2xx would be a session.
+            broke(inbound, &"no 101 to a WebSocket handshake");
+            return Err(Reason::AppAnswer);
+        }
         Answer::Refused(response) => return Ok(response),
         Answer::Agreed(response, upgrade) => (response, upgrade),
     };

@@ -7,11 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use socket2::SockRef;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::connect::{DialError, Stream, all_told, dial_address};
 use crate::config::{HostPort, UpstreamAddr};
+use crate::listener::bind::KEEPALIVE;
 use crate::telemetry::logging::chain;
 
 /// One outbound listener's far end, as a worker knows it.
@@ -24,10 +27,13 @@ pub struct Remote {
     addresses: RefCell<Vec<Vec<SocketAddr>>>,
     looked_up: Cell<Option<Instant>>,
     looking: Cell<bool>,
+    turn: Semaphore,
 }
 
 /// Addresses older than this are looked up again behind the connection that uses them.
 const FRESH: Duration = Duration::from_secs(5);
+/// Shortest time between two look-ups for connections that failed.
+const AGAIN: Duration = Duration::from_secs(1);
 /// The next address is tried beside one that has not answered for this long (RFC 8305 §5).
 const STAGGER: Duration = Duration::from_millis(250);
 /// Longest wait for the resolver where no connection waits for it.
@@ -46,6 +52,7 @@ impl Remote {
             connect_timeout,
             looked_up: Cell::new(None),
             looking: Cell::new(false),
+            turn: Semaphore::new(1),
         });
         remote.refresh();
         remote
@@ -68,13 +75,28 @@ impl Remote {
                 self.refresh();
             }
             let result = race(&known, deadline).await;
-            if result.is_ok() || !self.has_names() || Instant::now() >= deadline {
+            if result.is_ok() || !self.has_names() {
                 return result;
             }
+            // They may have moved since.
+            return match timeout_at(deadline, self.look_up_again()).await {
+                Ok(Ok(fresh)) if fresh != known => race(&fresh, deadline).await,
+                _ => result,
+            };
         }
-        // They may have moved since.
-        let fresh = timeout_at(deadline, self.look_up()).await.map_err(|_| DialError::TimedOut)??;
+        let fresh = timeout_at(deadline, self.look_up_again()).await.map_err(|_| DialError::TimedOut)??;
         race(&fresh, deadline).await
+    }
+
+    /// One look-up for all who want one; an app that tries again and again does not have the resolver asked each time.
+    async fn look_up_again(&self) -> Result<Vec<SocketAddr>, DialError> {
+        // Never closed.
+        let _turn = self.turn.acquire().await;
+        let known = self.addresses.borrow().concat();
+        match self.looked_up.get() {
+            Some(at) if at.elapsed() < AGAIN && !known.is_empty() => Ok(known),
+            _ => self.look_up().await,
+        }
     }
 
     fn has_names(&self) -> bool {
@@ -142,10 +164,18 @@ async fn race(addresses: &[SocketAddr], deadline: Instant) -> Result<Stream, Dia
         }
         let until = if last { deadline + STAGGER } else { Instant::now() + STAGGER };
         match timeout_at(until, dials.join_next()).await {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
+            Ok(Some(Ok(Ok(stream)))) => {
+                // The app's own probes end at us: a service that is gone, or a forgetful router on the way, is ours to
+                // find out. Fails only on a socket that is already broken.
+                if let Stream::Tcp(socket) = &stream {
+                    let _ = SockRef::from(socket).set_tcp_keepalive(&KEEPALIVE);
+                }
+                return Ok(stream);
+            }
             Ok(Some(Ok(Err(error)))) => errors.push(error),
-            Ok(Some(Err(_))) | Err(_) => {}
-            Ok(None) if last => break,
+            Ok(Some(Err(_))) => {}
+            Ok(None) | Err(_) if last => break,
+            Err(_) => {}
             Ok(None) => {}
         }
     }

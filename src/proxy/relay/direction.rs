@@ -27,6 +27,8 @@ pub struct Direction {
     broken: bool,
     /// Nobody is there to write to any more.
     target_gone: bool,
+    /// The Close was ours.
+    put_in: bool,
     moved: u64,
 }
 
@@ -77,6 +79,7 @@ impl Direction {
             bulk: false,
             broken: false,
             target_gone: false,
+            put_in: false,
             moved: 0,
         }
     }
@@ -101,7 +104,7 @@ impl Direction {
 
     /// Where it stands: changes whenever a byte goes in or out.
     pub fn progress(&self) -> (u64, usize) {
-        (self.moved, self.kept.len())
+        (self.moved, self.kept.len() + self.pipe.as_ref().map_or(0, Pipe::held))
     }
 
     /// Nothing more will be read.
@@ -144,6 +147,11 @@ impl Direction {
         self.frames.as_ref().is_some_and(Frames::has_closed)
     }
 
+    /// The Close was ours.
+    pub const fn has_put_in(&self) -> bool {
+        self.put_in
+    }
+
     /// Not frames after all: nothing can be put in.
     pub fn is_lost(&self) -> bool {
         self.frames.as_ref().is_none_or(Frames::is_lost)
@@ -166,6 +174,7 @@ impl Direction {
 
     fn put(&mut self, close: &[u8]) {
         self.kept.extend_from_slice(close);
+        self.put_in = true;
         if let Some(frames) = &mut self.frames {
             frames.advance(close);
         }
@@ -177,17 +186,19 @@ impl Direction {
         self.fate = Fate::Dropped;
     }
 
-    /// FIN when all is written, whether the source goes on or not.
-    pub fn hang_up(&mut self) {
-        if self.fin != Fin::Sent {
+    /// FIN when all is written, whether the source goes on or not. True if that is news.
+    pub fn hang_up(&mut self) -> bool {
+        let news = matches!(self.fin, Fin::Follows | Fin::Held);
+        if news {
             self.fin = Fin::Due;
         }
+        news
     }
 
     /// Reads no more; what was read goes out, then FIN.
     pub fn finish(&mut self) {
         self.source = Source::Ended;
-        self.hang_up();
+        let _ = self.hang_up();
     }
 
     /// Moves what can be moved; ready when this direction is done.
@@ -246,10 +257,14 @@ impl Direction {
     fn pass(&mut self, bytes: &[u8]) -> (usize, Option<Bytes>) {
         let passed = match (&self.fate, &mut self.frames) {
             (Fate::EndsWith(close), Some(frames)) => {
-                return match frames.advance_to_boundary(bytes) {
-                    Some(end) => (end, Some(close.clone())),
-                    None => (bytes.len(), None),
-                };
+                let close = close.clone();
+                let Some(end) = frames.advance_to_boundary(bytes) else { return (bytes.len(), None) };
+                if frames.has_closed() {
+                    // The frame that was open was a Close itself.
+                    self.fate = Fate::Dropped;
+                    return (end, None);
+                }
+                return (end, Some(close));
             }
             (Fate::Dropped, _) => 0,
             (Fate::Pass | Fate::EndsWith(_), _) => bytes.len(),

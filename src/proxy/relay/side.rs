@@ -23,6 +23,9 @@ pub enum Side {
     Http2(Box<TokioIo<Upgraded>>),
 }
 
+/// Bytes written to an HTTP/2 stream at once.
+const PIECE: usize = 16 * 1024;
+
 // === impl Side ===
 
 impl Side {
@@ -42,7 +45,8 @@ impl Side {
         match self {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Http2(stream) => Pin::new(stream).poll_write(cx, bytes),
+            // It copies all it is given, and takes a few such pieces before the client's window counts.
+            Self::Http2(stream) => Pin::new(stream).poll_write(cx, &bytes[..bytes.len().min(PIECE)]),
         }
     }
 

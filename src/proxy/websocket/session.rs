@@ -108,7 +108,7 @@ impl Session {
             }
             let step = match self.stage {
                 Stage::Open => self.open(asked),
-                Stage::Telling => self.telling(active, cx),
+                Stage::Telling => self.telling(active, asked, cx),
                 Stage::Awaiting => self.awaiting(cx),
                 Stage::Leaving => self.leaving(cx),
             };
@@ -123,14 +123,15 @@ impl Session {
     fn open(&mut self, asked: Ask) -> Step {
         let Relay { up, down, .. } = &mut self.relay;
         if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
-            let end = if up.has_closed() { SessionEnd::Closed } else { SessionEnd::ClientGone };
+            let end = if up.has_closed() { SessionEnd::Closed } else { gone(asked) };
             return self.leave(end);
         }
-        if down.has_ended() && down.is_lost() {
+        if down.is_lost() && asked >= Ask::FORCE {
+            return self.leave(SessionEnd::Cut);
+        }
+        if down.is_lost() {
             // No frames: a tunnel, of which each direction ends by itself.
-            let sent = down.is_fin_sent();
-            down.hang_up();
-            return if sent { Step::Wait } else { Step::Again };
+            return if down.has_ended() && down.hang_up() { Step::Again } else { Step::Wait };
         }
         if down.has_ended() {
             if down.has_closed() || up.has_closed() {
@@ -149,10 +150,6 @@ impl Session {
         if asked < Ask::CLOSE {
             return Step::Wait;
         }
-        if down.is_lost() {
-            // Ended like a tunnel.
-            return if asked < Ask::FORCE { Step::Wait } else { self.leave(SessionEnd::Cut) };
-        }
         if down.has_closed() || up.has_closed() {
             return self.await_close();
         }
@@ -163,7 +160,7 @@ impl Session {
     }
 
     /// The frame that is open may be long, and the client slow; but it has to move.
-    fn telling(&mut self, active: &Active, cx: &mut Context<'_>) -> Step {
+    fn telling(&mut self, active: &Active, asked: Ask, cx: &mut Context<'_>) -> Step {
         let progress = self.relay.down.progress();
         if progress != self.progress {
             self.progress = progress;
@@ -171,9 +168,13 @@ impl Session {
         }
         let Relay { up, down, .. } = &mut self.relay;
         if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
-            return self.leave(SessionEnd::ClientGone);
+            return self.leave(gone(asked));
         }
         if down.has_closed() && down.is_empty() {
+            if !down.has_put_in() {
+                // The frame that was open was the app's own Close.
+                self.end = SessionEnd::Closed;
+            }
             if self.end == SessionEnd::ClosedByNotice {
                 active.conn().worker().metrics.notices.add(Notice::WebsocketClose as usize);
             }
@@ -214,16 +215,15 @@ impl Session {
 
     fn leaving(&mut self, cx: &mut Context<'_>) -> Step {
         let Relay { up, down, .. } = &mut self.relay;
-        if down.has_ended() {
-            up.hang_up();
+        if down.has_ended() && up.hang_up() {
+            // The FIN goes out with the next poll of the relay.
+            return Step::Again;
         }
         if self.patience.as_mut().poll(cx).is_ready() {
             return Step::Over;
         }
         match (down.has_ended(), down.is_fin_sent(), up.is_fin_sent()) {
             (true, true, true) => Step::Over,
-            // The FIN goes out with the next poll of the relay.
-            (true, _, false) if up.is_empty() => Step::Again,
             _ => Step::Wait,
         }
     }
@@ -247,7 +247,7 @@ impl Session {
         self.end = end;
         let Relay { up, down, .. } = &mut self.relay;
         down.drop_the_rest();
-        down.hang_up();
+        let _ = down.hang_up();
         if !up.has_closed() && up.at_boundary() && !down.has_ended() {
             up.end_with(close(self.close_code, reason(self.close_code), true));
         } else {
@@ -271,6 +271,11 @@ impl Session {
             _ => self.end,
         }
     }
+}
+
+/// The client's connection ended; at the end of the budget it was we who dropped it.
+fn gone(asked: Ask) -> SessionEnd {
+    if asked >= Ask::FORCE { SessionEnd::Cut } else { SessionEnd::ClientGone }
 }
 
 /// For people who look at the frames.
