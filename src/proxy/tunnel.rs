@@ -19,6 +19,7 @@ use crate::listener::io::Io;
 use crate::listener::linger::linger;
 use crate::listener::long::Kind;
 use crate::telemetry::metrics::{Forced, Notice, Reject};
+use crate::upstream::connect::Stream;
 
 /// Silence that makes a moment quiet enough to close in, if the app has spoken last.
 const QUIET: Duration = Duration::from_millis(100);
@@ -118,7 +119,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
 
 /// The end of a relay that was ended by us: the client may still be sending.
 pub async fn leave(relay: Relay, conn: &Rc<Conn>) {
-    if let Side::Tcp(stream) = relay.into_downstream() {
+    if let Side::Socket(Stream::Tcp(stream)) = relay.into_downstream() {
         linger(Io::new(stream, Rc::clone(conn)), conn).await;
     }
 }

@@ -266,6 +266,7 @@ impl Session {
     fn outcome(&self, flow: Flow) -> SessionEnd {
         let Relay { up, down, .. } = &self.relay;
         match (self.stage, flow) {
+            (Stage::Open, Flow::Finished) if up.is_lost() || down.is_lost() => SessionEnd::Closed,
             (Stage::Open, _) if up.has_closed() || down.has_closed() => SessionEnd::Closed,
             (Stage::Open, _) => SessionEnd::ClientGone,
             _ => self.end,

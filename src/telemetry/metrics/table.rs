@@ -246,7 +246,7 @@ label_enum! {
 label_enum! {
     /// How a WebSocket session ended, for `ebbtide_websocket_sessions_total`.
     SessionEnd {
-        /// The client or the app closed it, and the other one agreed.
+        /// The client or the app closed it, and the other one agreed; or it spoke no WebSocket, and both ended it.
         Closed => "closed",
         /// ebbtide closed it, and the client agreed.
         ClosedByNotice => "closed_by_notice",
