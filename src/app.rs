@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::admin::Admin;
-use crate::config::{Config, Direction, Loaded, Mode, UpstreamAddr};
+use crate::config::{Config, Direction, ListenerConfig, Loaded, Mode, UpstreamAddr};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::{self, Budget, seconds};
 use crate::lifecycle::driver::{Driver, Observer};
@@ -95,7 +95,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let metrics: &'static Metrics =
         Box::leak(Box::new(Metrics::new(&budget, max_connections, config.mode == Mode::Sidecar)));
     let watchdog = Watchdog::start(expired)?;
-    let names = inbound(&config).map(|(name, _)| name).collect();
+    let names = inbound(&config).map(|listener| listener.name.clone()).collect();
     let (driver, lifecycle) = Driver::new(Rules::new(&config, budget.clone()), names, watchdog);
     let (sockets, admin_socket) = bind_all(&config).map_err(AppError::Bind)?;
     let control_socket = control::bind(&config.control_socket)?;
@@ -107,9 +107,9 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     drop(sockets);
     let admin = Admin::new(lifecycle, metrics, &config, descriptors);
     control::serve(control_socket, &admin)?;
-    let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|(_, upstream)| upstream).collect();
-    for (number, (name, upstream)) in inbound(&config).enumerate() {
-        drop(tokio::task::spawn_local(probe::run(lifecycle, number, name, upstream)));
+    let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|listener| listener.upstream.clone()).collect();
+    for (number, listener) in inbound(&config).enumerate() {
+        drop(tokio::task::spawn_local(probe::run(lifecycle, number, listener.clone())));
     }
     // A signal from before the listeners were bound is heard first.
     tokio::task::yield_now().await;
@@ -135,12 +135,8 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     Ok(outcome)
 }
 
-fn inbound(config: &Config) -> impl Iterator<Item = (String, UpstreamAddr)> {
-    config
-        .listeners
-        .iter()
-        .filter(|listener| listener.direction == Direction::Inbound)
-        .map(|listener| (listener.name.clone(), listener.upstream.clone()))
+fn inbound(config: &Config) -> impl Iterator<Item = &ListenerConfig> {
+    config.listeners.iter().filter(|listener| listener.direction == Direction::Inbound)
 }
 
 fn max_connections(config: &Config, descriptors: u64) -> usize {

@@ -6,14 +6,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connect::{DialError, dial};
-use crate::config::UpstreamAddr;
+use crate::config::{ListenerConfig, Protocol, UpstreamAddr};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::phase::Phase;
 use crate::telemetry::logging::chain;
 
 /// While it matters: until the app has accepted, after a refusal, and from t0 on.
 const OFTEN: Duration = Duration::from_millis(100);
-/// While serving, if nothing else has connected.
+/// While serving, if nothing else has connected. A server that is spoken to in bytes is left alone then: it would take
+/// each dial for a client that gives up.
 const SELDOM: Duration = Duration::from_secs(1);
 /// For the dial that a signal asks for.
 const AT_A_SIGNAL: Duration = Duration::from_millis(250);
@@ -76,7 +77,8 @@ impl News {
 }
 
 /// Dials for ever.
-pub async fn run(lifecycle: Lifecycle, listener: usize, name: String, upstream: UpstreamAddr) {
+pub async fn run(lifecycle: Lifecycle, listener: usize, config: ListenerConfig) {
+    let ListenerConfig { name, upstream, protocol, .. } = config;
     let mut news = News {
         listener: name,
         upstream: upstream.clone(),
@@ -94,7 +96,7 @@ pub async fn run(lifecycle: Lifecycle, listener: usize, name: String, upstream: 
         let started = Instant::now();
         let often = matters();
         let fresh = state.last_accepted().is_some_and(|at| lifecycle.now().since(at) < SELDOM);
-        if often || !fresh {
+        if often || (protocol != Protocol::Tcp && !fresh) {
             let result = dial(&upstream).await.map(drop);
             if let Err(error) = &result {
                 news.error = chain(error);
