@@ -202,9 +202,10 @@ impl Session {
         if !gone && self.patience.as_mut().poll(cx).is_pending() {
             return Step::Wait;
         }
-        if !gone && up.has_closed() {
-            // The client began; the app's answer does not come.
-            return self.tell(self.close_code, SessionEnd::ClosedByNotice);
+        if up.has_closed() {
+            // The client began, and the app's answer does not come.
+            let end = self.end;
+            return if gone { self.leave(end) } else { self.tell(self.close_code, SessionEnd::ClosedByNotice) };
         }
         self.leave(match self.end {
             SessionEnd::AppDied => self.end,
