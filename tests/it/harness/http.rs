@@ -55,6 +55,12 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length as u64).map(pattern_byte).collect()
 }
 
+/// One piece of a chunked body; an empty one ends it.
+pub(crate) fn chunk(piece: impl AsRef<[u8]>) -> Vec<u8> {
+    let piece = piece.as_ref();
+    [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
+}
+
 // === impl Sum ===
 
 impl Sum {

@@ -5,10 +5,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::http::Wire;
+use super::SOON;
+use super::http::{Wire, chunk};
+use super::wait::within;
 
 /// An app that is a script, in the test's own process.
 #[derive(Debug)]
@@ -67,5 +71,90 @@ impl Script {
 impl Drop for Script {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// An app in the test's own hand: what it is asked comes out here, and the test writes the answers.
+#[derive(Debug)]
+pub(crate) struct ByHand {
+    script: Script,
+    asked: mpsc::UnboundedReceiver<Asked>,
+}
+
+/// One request, or one connection with its first bytes; the way back to the client.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Empty where no HTTP is spoken.
+    pub(crate) head: String,
+    pub(crate) wire: Wire<TcpStream>,
+}
+
+// === impl ByHand ===
+
+impl ByHand {
+    /// Speaks HTTP/1; each connection has one request.
+    pub(crate) async fn requests() -> Self {
+        Self::start(true).await
+    }
+
+    /// Takes connections that have sent something, which is left unread.
+    pub(crate) async fn connections() -> Self {
+        Self::start(false).await
+    }
+
+    async fn start(http: bool) -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let script = Script::start(move |_, mut wire| {
+            let sender = sender.clone();
+            async move {
+                // What ends without a word is a dial of ebbtide's own.
+                let head = if http {
+                    wire.head().await.ok().map(|head| head.text)
+                } else {
+                    wire.more().await.ok().filter(|read| *read > 0).map(|_| String::new())
+                };
+                if let Some(head) = head {
+                    let _ = sender.send(Asked { head, wire });
+                }
+            }
+        })
+        .await;
+        Self { script, asked }
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.script.address
+    }
+
+    pub(crate) fn upstream(&self) -> String {
+        self.script.upstream()
+    }
+
+    /// Connections so far, ebbtide's own dials among them.
+    pub(crate) fn accepted(&self) -> usize {
+        self.script.accepted()
+    }
+
+    pub(crate) async fn next(&mut self) -> Asked {
+        within("a request at the app", SOON, self.asked.recv()).await.expect("the app runs")
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    pub(crate) async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        let write = self.wire.get_mut().write_all(bytes.as_ref());
+        within("room for what the app writes", SOON, write).await.expect("ebbtide takes it");
+    }
+
+    /// The head of an answer whose body is written as [`Self::chunk`]s.
+    pub(crate) async fn begin(&mut self, content_type: &str, more: &str) {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
+        self.write(format!("{head}Content-Type: {content_type}\r\n{more}\r\n")).await;
+    }
+
+    pub(crate) async fn chunk(&mut self, piece: impl AsRef<[u8]>) {
+        self.write(chunk(piece)).await;
     }
 }

@@ -33,8 +33,17 @@ pub(crate) fn websocket(drain: &str, websocket: &str) -> Config {
 
 /// One inbound TCP listener, called `db`.
 pub(crate) fn tcp(drain: &str, upstream: &str) -> Config {
-    let listener = tcp_listener("127.0.0.1:0", upstream);
-    Config::new().without("EBBTIDE_LISTEN").yaml(&format!("drain: {{{drain}}}\nlisteners:\n{listener}"))
+    listeners(drain, &tcp_listener("127.0.0.1:0", upstream))
+}
+
+/// Listeners of any kind: the lines below `listeners:`, and whatever else the file has.
+pub(crate) fn listeners(drain: &str, lines: &str) -> Config {
+    Config::new().without("EBBTIDE_LISTEN").yaml(&format!("drain: {{{drain}}}\nlisteners:\n{lines}"))
+}
+
+/// One such line, on any port, with more keys, e.g. `, direction: outbound`.
+pub(crate) fn listener(name: &str, upstream: &str, more: &str) -> String {
+    format!("  - {{name: {name}, bind: \"127.0.0.1:0\", upstream: \"{upstream}\"{more}}}\n")
 }
 
 /// One line below `listeners:`, for a pod's configuration too.

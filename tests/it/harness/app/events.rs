@@ -2,9 +2,9 @@
 
 use tokio::time::sleep;
 
-use super::routes::{Exchange, Next, chunk};
+use super::routes::{Exchange, Next};
 use super::server::Io;
-use crate::harness::http::Fault;
+use crate::harness::http::{Fault, chunk};
 use crate::harness::wait::Mono;
 
 impl<S: Io> Exchange<'_, S> {

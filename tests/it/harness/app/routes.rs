@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::entry::Shared;
 use super::server::Io;
-use crate::harness::http::{Fault, Framing, Head, Sum, Wire, pattern};
+use crate::harness::http::{Fault, Framing, Head, Sum, Wire, chunk, pattern};
 
 /// What becomes of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,10 +248,6 @@ impl<S: Io> Exchange<'_, S> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(name, _)| *name == key).map(|(_, value)| value).next()
     }
-}
-
-pub(super) fn chunk(piece: &[u8]) -> Vec<u8> {
-    [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
 }
 
 const CHUNK: usize = 4096;

@@ -94,6 +94,10 @@ impl Raw {
         }
     }
 
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.wire.get_ref().local_addr().expect("it is connected")
+    }
+
     /// A receive buffer of this size, so that the peer's writes block early.
     pub(crate) fn receive_buffer(&self, bytes: usize) {
         SockRef::from(self.wire.get_ref()).set_recv_buffer_size(bytes).expect("the buffer can be set");

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -166,6 +167,14 @@ impl Ebbtide {
 
     pub(crate) fn exited_at(&self) -> Option<Mono> {
         self.process.exited_at()
+    }
+
+    /// Waits for the end, which must be a clean one, and answers the report.
+    pub(crate) async fn report_at_exit(&self, deadline: std::time::Duration) -> Value {
+        assert_eq!(self.exit(deadline).await, Exit::Code(0));
+        let log = self.process.log_text();
+        assert!(!log.contains("panicked"), "{log}");
+        serde_json::from_str(&self.termination_text()).expect("a report")
     }
 }
 
