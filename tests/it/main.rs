@@ -40,3 +40,5 @@ mod grpc;
 mod h2_upstream;
 
 mod websocket;
+
+mod events;
