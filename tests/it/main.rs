@@ -42,3 +42,5 @@ mod h2_upstream;
 mod websocket;
 
 mod events;
+
+mod outbound;
