@@ -44,3 +44,5 @@ mod websocket;
 mod events;
 
 mod outbound;
+
+mod tcp;

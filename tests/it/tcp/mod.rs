@@ -1,0 +1,76 @@
+//! Owns raw TCP listeners: every byte and every FIN passes, nobody is cut in the middle of something, and whoever comes in
+//! vain sees a FIN.
+
+mod bulk;
+
+mod bursts;
+
+mod drain;
+
+mod halves;
+
+mod limits;
+
+mod parked;
+
+mod proxy_header;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::harness::SOON;
+use crate::harness::app::{App, AppOptions, Flow};
+use crate::harness::client::Raw;
+use crate::harness::ebbtide::{Config, Ebbtide};
+use crate::harness::stage::{alone, serving, tcp};
+
+const MILLIS: fn(u64) -> Duration = Duration::from_millis;
+const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+/// Deadlines soon after t0: at 2.2 s, and what is forced is over 0.3 s later.
+const SHORT: &str = "grace_period: 3s, hold: 200ms, close: 300ms, close_spread: 500ms, quiet: 200ms, margin: 500ms";
+
+/// An app and an ebbtide in front of it.
+struct Stage {
+    app: App,
+    px: Ebbtide,
+    address: SocketAddr,
+    _dir: TempDir,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    async fn start(flow: Flow, drain: &str) -> Self {
+        Self::with(AppOptions::default().tcp(flow), |upstream| tcp(drain, upstream)).await
+    }
+
+    async fn with(options: AppOptions, config: impl FnOnce(&str) -> Config) -> Self {
+        let (app, options, dir) = alone(options).await;
+        let (px, address) = serving(config(&options.upstream())).await;
+        Self { app, px, address, _dir: dir }
+    }
+
+    async fn raw(&self) -> Raw {
+        Raw::connect(self.address).await.expect("ebbtide accepts")
+    }
+
+    /// What the app has noted of so many connections that said something.
+    async fn received(&self, count: usize) -> Vec<(String, String)> {
+        let said = |line: &crate::harness::app::journal::Line| line.get("bytes") != "0";
+        let lines = crate::harness::wait::eventually("what the app has received", SOON, || {
+            let lines: Vec<_> = self.app.journal.lines("received").into_iter().filter(said).collect();
+            if lines.len() >= count { Ok(lines) } else { Err(lines.len()) }
+        })
+        .await;
+        lines.iter().map(|line| (line.get("sum").to_owned(), line.get("how").to_owned())).collect()
+    }
+}
+
+/// Sends and gets the same back.
+async fn echo(raw: &mut Raw, bytes: &[u8]) {
+    raw.send(bytes).await.expect("it goes out");
+    assert_eq!(raw.read_exactly(bytes.len(), SOON).await.as_deref(), Ok(bytes));
+}
