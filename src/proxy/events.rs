@@ -49,9 +49,9 @@ impl Events {
         self.any
     }
 
-    /// Between two lines: a client throws away what an event that does not end has told it.
-    pub fn at_line_start(&self) -> bool {
-        self.line == Line::Empty
+    /// In no field: a client throws away what an event that does not end has told it, and comments anyway.
+    pub fn in_no_field(&self) -> bool {
+        self.line != Line::Field
     }
 
     fn end_line(&mut self) {
@@ -156,9 +156,9 @@ mod tests {
         seen.advance(b": keep-alive\n");
         assert!(seen.at_boundary() && !seen.any());
         seen.advance(b"data: x\n");
-        assert!(!seen.at_boundary() && seen.at_line_start());
+        assert!(!seen.at_boundary() && seen.in_no_field());
         seen.advance(b"data: y");
-        assert!(!seen.at_boundary() && !seen.at_line_start());
+        assert!(!seen.at_boundary() && !seen.in_no_field());
         seen.advance(b"\n\n");
         assert!(seen.at_boundary() && seen.any());
     }

@@ -251,7 +251,7 @@ impl AppBody {
         let endable = self.inner.size_hint().exact().is_none();
         let kind = match &mut self.follows {
             Follows::Events(events) | Follows::OneEvent(events)
-                if events.at_boundary() || (forced && events.at_line_start()) =>
+                if events.at_boundary() || (forced && events.in_no_field()) =>
             {
                 self.exchange.inbound.worker.metrics.notices.add(Notice::EventsEnd as usize);
                 self.ended = Ended::BetweenEvents;

@@ -11,7 +11,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 /// take.
 #[derive(Debug)]
 pub struct Gear {
-    buffer: RefCell<Box<[u8]>>,
+    /// Made for the first relay: many pods have none.
+    buffer: RefCell<Vec<u8>>,
     idle: RefCell<Vec<Pipe>>,
     /// Pipes made and not dropped.
     made: Rc<Cell<usize>>,
@@ -36,14 +37,16 @@ const MOST_PIPES: usize = 64;
 // === impl Gear ===
 
 impl Gear {
-    /// Nothing is allocated but the buffer.
+    /// Nothing is allocated yet.
     pub fn new() -> Self {
-        Self { buffer: RefCell::new(vec![0; BUFFER].into()), idle: RefCell::default(), made: Rc::default() }
+        Self { buffer: RefCell::default(), idle: RefCell::default(), made: Rc::default() }
     }
 
     /// Lends the buffer for one read and what follows from it.
     pub fn with_buffer<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        work(&mut self.buffer.borrow_mut())
+        let mut buffer = self.buffer.borrow_mut();
+        buffer.resize(BUFFER, 0);
+        work(&mut buffer)
     }
 
     /// An empty pipe, if there may be one more.
