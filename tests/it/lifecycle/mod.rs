@@ -95,7 +95,7 @@ fn remarks(report: &Value) -> String {
 }
 
 /// A configuration file with one listener in front of each app of the pod, and more text of its own.
-fn yaml(pod: &PodBuilder, listeners: &str, rest: &str) -> String {
+pub(crate) fn yaml(pod: &PodBuilder, listeners: &str, rest: &str) -> String {
     let (ip, upstream) = (pod.ip(), SocketAddr::new(pod.ip(), APP_PORT));
     format!(
         "listeners:\n  - {{name: web, bind: \"{ip}:{INBOUND_PORT}\", upstream: \"http://{upstream}\"}}\n{listeners}{rest}"
@@ -110,7 +110,7 @@ fn outbound(pod: &PodBuilder, to: SocketAddr) -> (String, SocketAddr) {
 }
 
 /// The contract's picture: hook, app, ebbtide, each after the other, and nobody is killed.
-fn assert_orderly_end(pod: &Pod) {
+pub(crate) fn assert_orderly_end(pod: &Pod) {
     let timeline = pod.timeline();
     timeline.assert_order(&[
         Event::HookReturned(APP, HookEnd::Ok),

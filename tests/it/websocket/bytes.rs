@@ -7,6 +7,7 @@ use fastrand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
+use super::ended;
 use crate::harness::SOON;
 use crate::harness::client::{Ending, Raw};
 use crate::harness::fresh_seed;
@@ -141,5 +142,5 @@ async fn every_frame_passes_byte_by_byte_both_ways() {
             assert!(received.lock().unwrap().remove(&seed).unwrap() == ours, "seed {seed} of run {run}: to the app");
         }
     }
-    assert_eq!(px.metrics().await.sum("ebbtide_websocket_sessions_total", &[("outcome", "closed")]), 200.0);
+    ended(&px, "closed", 200).await;
 }

@@ -50,7 +50,7 @@ impl WsClient {
         let work = async {
             match plan.over {
                 Over::Http1 => Self::upgrade(address, plan, id).await,
-                Over::Http2 => Self::extended_connect(address, plan, id).await,
+                Over::Http2 => Self::over_http2(address, plan, id).await,
             }
         };
         timeout(SOON, work).await.unwrap_or(Err(Refusal::Connection(Failure::Timeout)))
@@ -88,8 +88,8 @@ impl WsClient {
         Ok(Self { transport: Transport::Tcp(Tcp::new(stream, plan.reads)), reader, protocol, extensions })
     }
 
-    /// RFC 8441, on a connection of its own.
-    async fn extended_connect(address: SocketAddr, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
+    /// On a connection of its own.
+    async fn over_http2(address: SocketAddr, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
         let mut raw = RawH2::open(address).await.map_err(Refusal::Connection)?;
         if let Some((bytes, _)) = plan.reads {
             raw.receive_buffer(bytes);
@@ -99,19 +99,7 @@ impl WsClient {
             return Err(Refusal::Bad("SETTINGS_ENABLE_CONNECT_PROTOCOL was not sent"));
         }
         let stream = raw.fresh_stream();
-        let authority = address.to_string();
-        let mut fields = vec![
-            (":method", "CONNECT"),
-            (":protocol", "websocket"),
-            (":scheme", "http"),
-            (":path", plan.path.as_str()),
-            (":authority", authority.as_str()),
-            ("sec-websocket-version", "13"),
-            ("x-id", id),
-        ];
-        let offers: Vec<(String, &str)> = plan.offers().map(|(name, value)| (name.to_lowercase(), value)).collect();
-        fields.extend(offers.iter().map(|(name, value)| (name.as_str(), *value)));
-        raw.frame(Frame::headers(stream, &fields)).await.map_err(Refusal::Connection)?;
+        raw.frame(extended_connect(stream, plan, id)).await.map_err(Refusal::Connection)?;
         let came = |seen: &Seen| {
             let answer = seen.answers.get(&stream)?;
             (answer.status() != 0 || answer.is_over()).then(|| answer.clone())
@@ -179,6 +167,22 @@ impl WsClient {
         }
         fault
     }
+}
+
+/// The head of a session on a stream of HTTP/2, RFC 8441 §4.
+pub(crate) fn extended_connect(stream: u32, plan: &WsPlan, id: &str) -> Frame {
+    let mut fields = vec![
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", plan.path.as_str()),
+        (":authority", "toy"),
+        ("sec-websocket-version", "13"),
+        ("x-id", id),
+    ];
+    let offers: Vec<(String, &str)> = plan.offers().map(|(name, value)| (name.to_lowercase(), value)).collect();
+    fields.extend(offers.iter().map(|(name, value)| (name.as_str(), *value)));
+    Frame::headers(stream, &fields)
 }
 
 fn check_101(head: &Head, key: &str) -> Result<(), Refusal> {

@@ -12,7 +12,7 @@ mod session;
 
 mod summary;
 
-pub(crate) use self::client::{Refusal, WsClient};
+pub(crate) use self::client::{Refusal, WsClient, extended_connect};
 pub(crate) use self::frame::{Violation, WsFrame, opcode};
 pub(crate) use self::reader::{Close, Reader, Said, Side};
 pub(crate) use self::session::{Answer, Over, Sessions, WsPlan};
