@@ -89,7 +89,16 @@ pub(crate) async fn terminate(px: &Ebbtide) {
 
 /// Resident memory of a process in KiB.
 pub(crate) fn resident(px: &Ebbtide) -> u64 {
+    memory(px, "VmRSS:")
+}
+
+/// The most that it has ever been.
+pub(crate) fn most_resident(px: &Ebbtide) -> u64 {
+    memory(px, "VmHWM:")
+}
+
+fn memory(px: &Ebbtide, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", px.process.pid())).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident set");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("an amount of memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }

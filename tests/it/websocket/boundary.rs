@@ -107,8 +107,7 @@ async fn our_close_is_not_compressed() {
 /// A client that reads nothing more can't be told: only its own bound ends the wait, and it is counted.
 #[tokio::test]
 async fn only_a_client_that_stops_reading_gets_no_close() {
-    let drain = "grace_period: 7s, hold: 300ms, close: 500ms, close_spread: 500ms, quiet: 300ms, margin: 200ms";
-    let stage = stage(drain, "").await;
+    let stage = stage(CLOSES, "close_timeout: 500ms").await;
     let silent = WsPlan { reads: Some((4096, SECONDS(3600))), ..WsPlan::new("/ws?push_ms=0&size=65536") };
     let stuck = Sessions::start(stage.address, &silent, 3).await;
     let reading = Sessions::start(stage.address, &WsPlan::new("/ws?push_ms=5&size=5000"), 3).await;

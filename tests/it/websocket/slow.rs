@@ -1,7 +1,7 @@
 //! Owns clients that are slow: they hold up neither the app nor the memory.
 
-use super::{CLEAN, CLOSES, MILLIS, SECONDS, ended, in_flight, keep, stage};
-use crate::harness::stage::{resident, terminate};
+use super::{CLEAN, CLOSES, MILLIS, SECONDS, ended, in_flight, keep, let_go, stage};
+use crate::harness::stage::{most_resident, resident, terminate};
 use crate::harness::ws::{Answer, Sessions, WsClient, WsPlan};
 use crate::harness::{SOON, heavy};
 
@@ -30,8 +30,8 @@ async fn what_the_app_sends_behind_our_close_is_dropped_and_blocks_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_read_cost_little_memory() {
     let _heavy = heavy().await;
-    let drain = "grace_period: 7s, hold: 300ms, close: 500ms, close_spread: 500ms, quiet: 300ms, margin: 200ms";
-    let stage = stage(drain, "").await;
+    let stage = stage(CLOSES, "close_timeout: 500ms").await;
+    let kept = keep(stage.address).await;
     let before = resident(&stage.px);
     let plan = WsPlan { reads: Some((4096, SECONDS(3600))), ..WsPlan::new("/ws?push_ms=0&size=65536") };
     let mut clients = Vec::new();
@@ -40,9 +40,10 @@ async fn clients_that_do_not_read_cost_little_memory() {
     }
     in_flight(&stage.px, 500).await;
     terminate(&stage.px).await;
-    stage.px.phase_becomes("closing", SOON).await;
-    let grown = resident(&stage.px).saturating_sub(before);
+    ended(&stage.px, "cut", 500).await;
+    let grown = most_resident(&stage.px).saturating_sub(before);
     assert!(grown < 80 * 1024, "{grown} KiB for 500 sessions");
+    let_go(kept).await;
     assert_eq!(stage.px.exit(SOON).await, CLEAN);
     let report = stage.px.report(SOON).await;
     assert_eq!((&report["outcome"], &report["forced"]["session"]), (&"forced".into(), &500.into()), "{report}");
