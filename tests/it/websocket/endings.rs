@@ -41,6 +41,7 @@ async fn messages_behind_our_close_reach_the_app() {
     while let Some(summary) = sessions.join_next().await {
         let summary = summary.unwrap();
         summary.assert_closed(1001);
+        summary.seen_by(&stage.app.journal).await;
         summary.assert_none_lost(&stage.app.journal);
         assert!(summary.records.iter().all(|one| one.sent > 50 && one.sent - one.echoed >= 50));
     }
@@ -204,6 +205,7 @@ async fn a_close_of_the_client_and_ours_may_meet() {
     sessions.close(3001);
     let summary = sessions.ended(SOON).await;
     assert!(summary.records.iter().all(|one| one.is_complete()), "{:?} {:?}", summary.faults(), summary.endings());
+    summary.seen_by(&stage.app.journal).await;
     summary.assert_none_lost(&stage.app.journal);
     assert!(summary.codes().keys().all(|code| [1001, 3001].contains(code)), "{:?}", summary.codes());
     let began = summary.records.iter().filter(|one| one.close_sent == Some(3001)).count();
@@ -243,6 +245,7 @@ async fn no_close_follows_the_other_half_of_the_apps() {
     assert_eq!(client.next().await.unwrap(), Said::Close(close(4003, "in two parts")));
     client.send(WsFrame::close(4003, "")).await.unwrap();
     assert_eq!(client.ended(SOON).await, WsFault::Ended(Ending::Fin));
-    ended(&px, "closed", 1).await;
-    assert_eq!(px.metrics().await.sum("ebbtide_notices_total", &[("kind", "websocket_close")]), 0.0);
+    assert_eq!(px.exit(SOON).await, CLEAN);
+    let report = px.report(SOON).await;
+    assert_eq!((&report["outcome"], &report["notices"]), (&"drained".into(), &serde_json::json!({})), "{report}");
 }

@@ -26,6 +26,7 @@ async fn a_second_signal_closes_sessions_at_once() {
     for sessions in [talking, silent] {
         let summary = sessions.ended(SOON).await;
         summary.assert_closed(1001);
+        summary.seen_by(&stage.app.journal).await;
         summary.assert_none_lost(&stage.app.journal);
     }
     assert_eq!(stage.px.exit(SOON).await, CLEAN);

@@ -1,6 +1,6 @@
 //! Owns what became of WebSocket sessions, and the questions tests ask about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::NO_CLOSE;
@@ -9,8 +9,8 @@ use super::frame::Violation;
 use super::reader::Close;
 use crate::harness::app::journal::Journal;
 use crate::harness::client::Ending;
-use crate::harness::tally;
-use crate::harness::wait::{Mono, densest};
+use crate::harness::wait::{Mono, densest, eventually};
+use crate::harness::{SOON, tally};
 
 /// One session.
 #[derive(Clone, Debug)]
@@ -119,6 +119,16 @@ impl WsSummary {
             self.endings(),
             &wrong[..wrong.len().min(5)]
         );
+    }
+
+    /// Waits until the app has seen the end of every session: it is another process, and may be behind its clients.
+    pub(crate) async fn seen_by(&self, journal: &Journal) {
+        eventually("the ends of all sessions in the journal", SOON, || {
+            let over: BTreeSet<String> = journal.lines("over").iter().map(|one| one.get("id").to_owned()).collect();
+            let missing = self.records.iter().filter(|one| !over.contains(&one.id)).count();
+            if missing == 0 { Ok(()) } else { Err(missing) }
+        })
+        .await;
     }
 
     /// Panics unless the app got every client's messages, each once and in order.
