@@ -133,17 +133,18 @@ impl Inbound {
     }
 }
 
-/// Serves a downstream connection to its end.
+/// Serves a downstream connection to its end. What few connections come to is boxed: an idle one keeps the space of all
+/// of it.
 pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let metrics = conn.worker().metrics;
     if inbound.expects_proxy_header(conn)
-        && let Err(end) = proxy_header(&mut io, conn).await
+        && let Err(end) = Box::pin(proxy_header(&mut io, conn)).await
     {
         metrics.connections.add(Protocol::Silent as usize);
-        return end_unserved(end, io, conn).await;
+        return Box::pin(end_unserved(end, io, conn)).await;
     }
     if inbound.config.protocol == config::Protocol::Tcp {
-        tunnel::serve(io, conn, inbound).await;
+        Box::pin(tunnel::serve(io, conn, inbound)).await;
         metrics.connections.add(Protocol::Tcp as usize);
         return;
     }
@@ -189,7 +190,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
                 break;
             }
             Served::Upgraded(io) => {
-                upgrade::relay(io, conn).await;
+                Box::pin(upgrade::relay(io, conn)).await;
                 break;
             }
             Served::HeadTimeout(io) => {
