@@ -55,7 +55,7 @@ pub static KEYS: &[Key] = &[
     key(CONNECT_TIMEOUT, Kind::Duration(Duration::from_millis(1)), "5s", "Outbound only: longest wait for a connection, over all addresses of all hosts."),
     key(IDLE_TIMEOUT, Kind::DurationOrOff, "off", "Inbound `tcp` only: silence both ways that ends a connection."),
     key(HALF_CLOSED_TIMEOUT, Kind::DurationOrOff, "1h", "Inbound `tcp` only: silence that ends a connection of which one side has closed."),
-    key(PROXY_FROM, Kind::Networks, "", "Inbound only: sources (`10.0.0.0/8`, several as a list) whose connections begin with a PROXY protocol header, version 1 or 2. Nobody else's header is believed."),
+    key(PROXY_FROM, Kind::Networks, "", "Inbound only: sources (`10.0.0.0/8`, several as a list) whose connections begin with a PROXY protocol header, version 1 or 2. Nobody else's header is believed; IPv4 sources are written as IPv4."),
     key(SEND_PROXY, Kind::Switch, "off", "Inbound `tcp` only: begin each connection to the app with a PROXY protocol header, version 2, so that it learns the client's address."),
     key("admin.bind", Kind::Bind, "[::]:14090", "Address of the admin port, for the kubelet and Prometheus.").env("EBBTIDE_ADMIN").flag("admin"),
     key("admin.token", Kind::Secret, "", "Hooks that send it as `X-Ebbtide-Token` have places reserved at `/app-stop`.")
@@ -85,7 +85,7 @@ pub static KEYS: &[Key] = &[
     key("parking.wait_timeout", ANY, "10s", "Longest wait of a request while the app is down."),
     key("parking.max_requests", Kind::Count, "1024", "Most requests waiting at once, over all listeners."),
     key("websocket.close_code", Kind::CloseCode, "1001", "Code of the Close frame that clients get: 1001 (going away), 1012 (service restart), 1000, 1013, or 3000 to 4999."),
-    key("websocket.close_timeout", ANY, "3s", "How long a Close frame may stay unanswered."),
+    key("websocket.close_timeout", Kind::Duration(Duration::from_millis(100)), "3s", "How long a Close frame may stay unanswered, at least 100ms."),
     key("websocket.over_http2", Kind::Switch, "off", "Offer WebSocket over HTTP/2 (RFC 8441); the app is spoken to in HTTP/1.1."),
     key("pass_on_close", Kind::Switch, "off", "Hand the app's `Connection: close` to the client as well."),
     key("limits.max_connections", Kind::CountOrAuto, "auto", "Downstream connections and open HTTP/2 streams together, over all listeners. `auto` follows RLIMIT_NOFILE and the cgroup's memory limit."),

@@ -74,7 +74,9 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
     errors.extend(upstream.and_then(|set| wrong_upstream(set, traffic)));
     errors.extend(protocol.filter(|_| traffic == Traffic::Outbound).and_then(wrong_protocol));
     for (path, allowed, what) in ONLY {
-        if let Some(setting) = field(path).filter(|_| !allowed.contains(&traffic)) {
+        // What traffic it is can't be told from a word that is none.
+        let told = [direction, protocol].into_iter().flatten().all(|setting| setting.value.is_some());
+        if let Some(setting) = field(path).filter(|_| told && !allowed.contains(&traffic)) {
             let fault = Fault::new(format!("is for {what} only")).hint("remove it here");
             errors.push(setting.error(fault));
         }

@@ -199,7 +199,8 @@ fn parse_networks(text: &str) -> Result<Value, Fault> {
         // A client's address is compared in its own family, and a host in a network's address says nothing.
         let usable = |network: &IpNet| network.trunc() == *network && network.addr().to_canonical() == network.addr();
         part.parse::<IpNet>().or_else(|_| alone()).ok().filter(usable).ok_or_else(|| {
-            Fault::new(format!("has {part:?}, which is no network")).hint("write it like 10.0.0.0/8 or 2001:db8::/32")
+            Fault::new(format!("has {part:?}, which is no network"))
+                .hint("write it like 10.0.0.0/8 or 2001:db8::/32, with nothing behind the prefix")
         })
     };
     text.split(',').map(network).collect::<Result<_, _>>().map(Value::Networks)

@@ -14,6 +14,7 @@ use super::response::Reason;
 use super::{Inbound, forward, way};
 use crate::detect::proxy_header;
 use crate::lifecycle::in_flight::{Permit, Work};
+use crate::lifecycle::tick::Tick;
 use crate::listener::conn::{Active, Ask, Conn, Doing};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
@@ -23,6 +24,10 @@ use crate::upstream::connect::Stream;
 
 /// Silence that makes a moment quiet enough to close in, if the app has spoken last.
 const QUIET: Duration = Duration::from_millis(100);
+/// The same when half of the time is over: between an answer and the next request.
+const QUIET_ENOUGH: Duration = Duration::from_millis(10);
+/// Who has waited for longer than this waits for nothing: in some protocols the client alone speaks.
+const NO_ANSWER: Duration = Duration::from_secs(60);
 
 /// How a tunnel came to be closed by us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,8 @@ struct Tunnel {
     quiet: Pin<Box<Sleep>>,
     /// The client has spoken last: it may be waiting for an answer.
     asks: bool,
+    /// When it was first asked to end.
+    asked_at: Option<Tick>,
 }
 
 /// A connection of a listener with `protocol: tcp`, of which `io` may hold the first bytes.
@@ -98,7 +105,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     conn.set_doing(Doing::Relay);
     active.set_long(Kind::Tunnel);
     conn.clear_ask();
-    let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)), asks: false };
+    let mut tunnel = Tunnel { relay, closing: Closing::No, quiet: Box::pin(sleep(QUIET)), asks: false, asked_at: None };
     let ended = poll_fn(|cx| tunnel.poll(active, cx)).await;
     let worker = conn.worker();
     match (ended, tunnel.closing) {
@@ -133,21 +140,25 @@ impl Tunnel {
         if conn.asked() == Ask::KILL {
             return Poll::Ready(Flow::Killed);
         }
-        let before = (self.relay.up.progress(), self.relay.down.progress());
+        let before = self.relay.stand();
         let flow = self.relay.poll(&conn.worker().gear, cx);
-        let after = (self.relay.up.progress(), self.relay.down.progress());
+        let after = self.relay.stand();
         let moved = after != before;
         if moved {
-            self.asks = after.0 != before.0;
-            if self.relay.up.moved() > 0 {
+            // Read on either side; what is merely written is older.
+            let (up, down) = (after.0 != before.0, after.1 != before.1);
+            self.asks = up || (self.asks && !down);
+            if after.0 > 0 {
                 arrived(conn);
             }
-            conn.since.set(conn.worker().coarse_now());
         }
         if flow.is_ready() {
             return flow;
         }
-        conn.half_closed.set(self.relay.is_half_closed());
+        let half_closed = self.relay.is_half_closed();
+        if moved || conn.half_closed.replace(half_closed) != half_closed {
+            conn.since.set(conn.worker().coarse_now());
+        }
         if conn.worker().snapshot().phase.is_terminating() {
             self.close_if_asked(conn, moved, cx);
         } else if conn.asked() >= Ask::CLOSE && self.closing == Closing::No {
@@ -173,7 +184,7 @@ impl Tunnel {
         }
         match conn.asked() {
             Ask::FORCE => {
-                let quiet = self.relay.is_empty() && !self.asks;
+                let quiet = self.relay.is_empty() && !self.waits(conn) && silent_for(conn) >= QUIET;
                 self.closing = if quiet { Closing::AtQuietMoment } else { Closing::Forced };
             }
             Ask::CLOSE => {
@@ -185,7 +196,7 @@ impl Tunnel {
                 if self.quiet.as_mut().poll(cx).is_pending() {
                     return;
                 }
-                self.closing = if self.asks { Closing::Forced } else { Closing::AtQuietMoment };
+                self.closing = if self.waits(conn) { Closing::Forced } else { Closing::AtQuietMoment };
             }
             _ => return,
         }
@@ -194,11 +205,21 @@ impl Tunnel {
 
     /// The silence that makes a moment quiet enough. Who waits for an answer is given half of the time there is: how
     /// long a query takes nobody here can know, and the ends still have to be spread.
-    fn silence(&self, conn: &Conn) -> Duration {
+    fn silence(&mut self, conn: &Conn) -> Duration {
         let worker = conn.worker();
-        let deadline = worker.snapshot().stream_close.map(|window| window.end);
-        let left = deadline.map_or(Duration::ZERO, |end| end.since(worker.lifecycle.now()));
-        if self.asks { QUIET.max(left / 2) } else { QUIET }
+        let now = worker.lifecycle.now();
+        let asked_at = *self.asked_at.get_or_insert(now);
+        let end = worker.snapshot().stream_close.map_or(now, |window| window.end);
+        let left = end.since(now);
+        match self.waits(conn) {
+            true => QUIET.max(left / 2),
+            false if left < end.since(asked_at) / 2 => QUIET_ENOUGH,
+            false => QUIET,
+        }
+    }
+
+    fn waits(&self, conn: &Conn) -> bool {
+        self.asks && silent_for(conn) < NO_ANSWER
     }
 
     fn finish(&mut self, cx: &Context<'_>) {
@@ -206,6 +227,11 @@ impl Tunnel {
         // The FINs go out with the next poll.
         cx.waker().wake_by_ref();
     }
+}
+
+/// Since when nothing has moved, as of the sweep before.
+fn silent_for(conn: &Conn) -> Duration {
+    conn.worker().lifecycle.now().since(conn.since.get())
 }
 
 // === impl Closing ===

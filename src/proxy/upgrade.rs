@@ -81,11 +81,6 @@ pub async fn open_stream(
     fields.entry(SEC_WEBSOCKET_VERSION).or_insert(HeaderValue::from_static("13"));
     let request = request.map(|_| RequestBody::empty());
     let (response, upgrade) = match ask(request, asked, active, inbound, Work::Session).await? {
-        Answer::Refused(response) if response.status().is_success() => {
-            // To the client a 2xx would be a session.
-            broke(inbound, &"no 101 to a WebSocket handshake");
-            return Err(Reason::AppAnswer);
-        }
         Answer::Refused(response) => return Ok(response),
         Answer::Agreed(response, upgrade) => (response, upgrade),
     };
@@ -177,6 +172,11 @@ async fn ask(
         let Some(stream) = parts.io.into_inner().into_stream() else { return Err(Reason::AppBroke) };
         let websocket = headers::is_websocket(response.headers());
         return Ok(Answer::Agreed(response, Upgrade { stream, read: parts.read_buf, permit, websocket }));
+    }
+    if asked.method == Method::CONNECT && response.status().is_success() {
+        // To the client it would be a session.
+        broke(inbound, &"no 101 to a WebSocket handshake");
+        return Err(Reason::AppAnswer);
     }
     let task = tokio::task::spawn_local(async move {
         // How it ended shows in the body.

@@ -30,6 +30,7 @@ pub struct Direction {
     /// The Close was ours.
     put_in: bool,
     moved: u64,
+    written: u64,
 }
 
 /// What becomes of what is read.
@@ -81,6 +82,7 @@ impl Direction {
             target_gone: false,
             put_in: false,
             moved: 0,
+            written: 0,
         }
     }
 
@@ -102,9 +104,9 @@ impl Direction {
         self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
     }
 
-    /// Where it stands: changes whenever a byte goes in or out.
-    pub fn progress(&self) -> (u64, usize) {
-        (self.moved, self.kept.len() + self.pipe.as_ref().map_or(0, Pipe::held))
+    /// Bytes that the other side has taken so far.
+    pub const fn written(&self) -> u64 {
+        self.written
     }
 
     /// Nothing more will be read.
@@ -280,7 +282,10 @@ impl Direction {
         let mut rest = bytes;
         while !rest.is_empty() {
             match to.poll_write(cx, rest) {
-                Poll::Ready(Ok(n)) if n > 0 => rest = &rest[n..],
+                Poll::Ready(Ok(n)) if n > 0 => {
+                    self.written += n as u64;
+                    rest = &rest[n..];
+                }
                 Poll::Ready(_) => {
                     self.give_up();
                     return 0;
@@ -295,7 +300,10 @@ impl Direction {
     fn flush(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
         while !self.kept.is_empty() {
             match ready!(to.poll_write(cx, &self.kept)) {
-                Ok(n) if n > 0 => self.kept.advance(n),
+                Ok(n) if n > 0 => {
+                    self.written += n as u64;
+                    self.kept.advance(n);
+                }
                 _ => self.give_up(),
             }
         }
@@ -305,7 +313,7 @@ impl Direction {
         }
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0) {
             match ready!(to.poll_io(Interest::WRITABLE, cx, |socket| pipe.empty(socket))) {
-                Ok(n) if n > 0 => {}
+                Ok(n) if n > 0 => self.written += n as u64,
                 _ => self.give_up(),
             }
         }
@@ -336,8 +344,10 @@ impl Direction {
     fn shut_down(&mut self, to: &mut Side, cx: &mut Context<'_>) {
         match to.poll_shutdown(cx) {
             Poll::Ready(result) => {
-                self.broken |= result.is_err();
                 self.fin = Fin::Sent;
+                if result.is_err() {
+                    self.give_up();
+                }
             }
             Poll::Pending => {}
         }
@@ -349,7 +359,7 @@ impl Direction {
         self.broken = true;
     }
 
-    /// The side that is written to is gone. What a WebSocket's other side still says is read, for its Close.
+    /// The side that is written to is gone. What the other side still says is read, so that it can come to its end.
     pub fn give_up(&mut self) {
         self.kept.clear();
         self.pipe = None;
@@ -357,8 +367,5 @@ impl Direction {
         self.target_gone = true;
         self.fin = Fin::Sent;
         self.fate = Fate::Dropped;
-        if self.frames.is_none() {
-            self.source = Source::Ended;
-        }
     }
 }

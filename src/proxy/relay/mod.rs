@@ -40,6 +40,11 @@ impl Relay {
         Self { downstream: downstream.into(), upstream: upstream.into(), up, down }
     }
 
+    /// Bytes read from the client and from the app, and written to either of them.
+    pub const fn stand(&self) -> (u64, u64, u64) {
+        (self.up.moved(), self.down.moved(), self.up.written() + self.down.written())
+    }
+
     /// Nothing read is waiting to be written.
     pub fn is_empty(&self) -> bool {
         self.up.is_empty() && self.down.is_empty()
@@ -65,14 +70,14 @@ impl Relay {
     pub fn poll(&mut self, gear: &Gear, cx: &mut Context<'_>) -> Poll<Flow> {
         let up = self.up.poll(&mut self.downstream, &mut self.upstream, gear, cx);
         let down = self.down.poll(&mut self.upstream, &mut self.downstream, gear, cx);
+        let opaque = self.up.is_opaque();
         match (up, down) {
             // What broke under our reading takes no bytes either.
-            (Poll::Pending, Poll::Ready(())) if self.down.is_source_broken() && self.up.is_opaque() => {
-                Poll::Ready(Flow::Broken)
-            }
-            (Poll::Ready(()), Poll::Pending) if self.up.is_source_broken() && self.down.is_opaque() => {
-                Poll::Ready(Flow::Broken)
-            }
+            (Poll::Pending, Poll::Ready(())) if opaque && self.down.is_source_broken() => Poll::Ready(Flow::Broken),
+            (Poll::Ready(()), Poll::Pending) if opaque && self.up.is_source_broken() => Poll::Ready(Flow::Broken),
+            // Nobody is left to whom what is still read could go.
+            (Poll::Pending, Poll::Ready(())) if opaque && self.up.is_target_gone() => Poll::Ready(Flow::Broken),
+            (Poll::Ready(()), Poll::Pending) if opaque && self.down.is_target_gone() => Poll::Ready(Flow::Broken),
             (Poll::Ready(()), Poll::Ready(())) if self.up.is_broken() || self.down.is_broken() => {
                 Poll::Ready(Flow::Broken)
             }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::frames::close;
 use crate::lifecycle::in_flight::Permit;
+use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Ask, Doing};
 use crate::listener::long::Kind;
 use crate::proxy::relay::{Flow, Relay};
@@ -27,8 +28,8 @@ struct Session {
     end: SessionEnd,
     /// For a Close on its way or unanswered, and for the app's end.
     patience: Pin<Box<Sleep>>,
-    /// Where the bytes to the client stood when patience began.
-    progress: (u64, usize),
+    /// Bytes that had gone either way when patience began.
+    progress: (u64, u64),
     close_code: u16,
     close_timeout: Duration,
 }
@@ -75,7 +76,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     };
     let end = poll_fn(|cx| session.poll(active, cx)).await;
     worker.metrics.sessions.add(end as usize);
-    if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) {
+    if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) && worker.snapshot().phase.is_terminating() {
         worker.count_forced(Forced::Session);
     }
     // Only now: with the last one the report is written.
@@ -96,7 +97,7 @@ impl Session {
             if let Some(deadlines) = active.conn().worker().snapshot().deadlines {
                 self.close_timeout = self.close_timeout.min(deadlines.drain_deadline.since(deadlines.hold_end) / 2);
             }
-            if asked == Ask::KILL {
+            if asked == Ask::KILL || active.conn().asked() == Ask::KILL {
                 return Poll::Ready(match (self.stage, self.end) {
                     (Stage::Leaving, end) | (Stage::Awaiting, end @ SessionEnd::AppDied) => end,
                     (Stage::Awaiting, _) => SessionEnd::Unanswered,
@@ -109,8 +110,8 @@ impl Session {
             let step = match self.stage {
                 Stage::Open => self.open(asked),
                 Stage::Telling => self.telling(active, asked, cx),
-                Stage::Awaiting => self.awaiting(cx),
-                Stage::Leaving => self.leaving(cx),
+                Stage::Awaiting => self.awaiting(asked, cx),
+                Stage::Leaving => self.leaving(active, cx),
             };
             match step {
                 Step::Again => {}
@@ -134,6 +135,10 @@ impl Session {
             return if down.has_ended() && down.hang_up() { Step::Again } else { Step::Wait };
         }
         if down.has_ended() {
+            if down.has_closed() && !up.has_closed() && !up.has_ended() {
+                // The app may only have closed its sending side: the client's answer is still to come.
+                return self.await_close();
+            }
             if down.has_closed() || up.has_closed() {
                 return self.leave(SessionEnd::Closed);
             }
@@ -161,12 +166,13 @@ impl Session {
 
     /// The frame that is open may be long, and the client slow; but it has to move.
     fn telling(&mut self, active: &Active, asked: Ask, cx: &mut Context<'_>) -> Step {
-        let progress = self.relay.down.progress();
-        if progress != self.progress {
-            self.progress = progress;
-            self.be_patient();
-        }
+        self.be_patient_with_progress();
         let Relay { up, down, .. } = &mut self.relay;
+        if down.is_lost() {
+            // No frames, so there is no end of one to wait for.
+            self.stage = Stage::Open;
+            return Step::Again;
+        }
         if down.is_target_gone() || (up.has_ended() && up.is_broken()) {
             return self.leave(gone(asked));
         }
@@ -189,7 +195,7 @@ impl Session {
         self.leave(SessionEnd::Cut)
     }
 
-    fn awaiting(&mut self, cx: &mut Context<'_>) -> Step {
+    fn awaiting(&mut self, asked: Ask, cx: &mut Context<'_>) -> Step {
         let Relay { up, down, .. } = &mut self.relay;
         if up.has_closed() && down.has_closed() {
             return self.leave(self.end);
@@ -209,18 +215,22 @@ impl Session {
         }
         self.leave(match self.end {
             SessionEnd::AppDied => self.end,
-            _ if gone => SessionEnd::ClientGone,
+            _ if gone && asked < Ask::FORCE => SessionEnd::ClientGone,
             _ => SessionEnd::Unanswered,
         })
     }
 
-    fn leaving(&mut self, cx: &mut Context<'_>) -> Step {
+    /// What the client has said waits for an app that is slow to read, as long as there is time.
+    fn leaving(&mut self, active: &Active, cx: &mut Context<'_>) -> Step {
+        self.be_patient_with_progress();
+        let phase = active.conn().worker().snapshot().phase;
+        let time_left = phase.is_terminating() && phase < Phase::Closing;
         let Relay { up, down, .. } = &mut self.relay;
         if down.has_ended() && up.hang_up() {
             // The FIN goes out with the next poll of the relay.
             return Step::Again;
         }
-        if self.patience.as_mut().poll(cx).is_ready() {
+        if self.patience.as_mut().poll(cx).is_ready() && (up.is_empty() || !time_left) {
             return Step::Over;
         }
         match (down.has_ended(), down.is_fin_sent(), up.is_fin_sent()) {
@@ -249,7 +259,7 @@ impl Session {
         let Relay { up, down, .. } = &mut self.relay;
         down.drop_the_rest();
         let _ = down.hang_up();
-        if !up.has_closed() && up.at_boundary() && !down.has_ended() {
+        if !up.has_closed() && up.at_boundary() && !up.is_fin_sent() && !down.has_ended() {
             up.end_with(close(self.close_code, reason(self.close_code), true));
         } else {
             up.drop_the_rest();
@@ -257,6 +267,14 @@ impl Session {
         self.be_patient();
         self.stage = Stage::Leaving;
         Step::Again
+    }
+
+    fn be_patient_with_progress(&mut self) {
+        let progress = (self.relay.up.written(), self.relay.down.written());
+        if progress != self.progress {
+            self.progress = progress;
+            self.be_patient();
+        }
     }
 
     fn be_patient(&mut self) {
