@@ -175,13 +175,8 @@ impl Worker {
                     accepting.push(Accepting { task, socket, inbound });
                 }
                 Direction::Outbound => {
-                    let remote = Remote::new(&listener.upstream, listener.connect_timeout);
-                    drop(tokio::task::spawn_local(outbound::serve(
-                        socket,
-                        Rc::clone(&self),
-                        listener.name.clone(),
-                        remote,
-                    )));
+                    let remote = Remote::new(listener);
+                    drop(tokio::task::spawn_local(outbound::serve(socket, Rc::clone(&self), remote)));
                 }
             }
         }

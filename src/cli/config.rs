@@ -87,7 +87,10 @@ fn show(file: Option<&Path>, output: Output) -> ExitCode {
             print(&format!("{}\n", json!(all)))
         }
         Output::Text => {
-            print(&values.map(|one| format!("{:<26} {:<28} {}\n", one.key, one.value, one.origin)).collect::<String>())
+            let wide = loaded.values.iter().map(|one| one.key.len()).max().unwrap_or_default();
+            print(
+                &values.map(|one| format!("{:<wide$} {:<28} {}\n", one.key, one.value, one.origin)).collect::<String>(),
+            )
         }
     }
 }
@@ -120,6 +123,7 @@ fn check(file: &Path, output: Output) -> ExitCode {
 fn warnings(loaded: &Loaded) -> Vec<String> {
     let mut warnings = loaded.warnings.clone();
     let budget = budget::divide(loaded.config.mode, &loaded.config.drain);
+    warnings.extend(budget.too_late());
     warnings.extend(budget.shrunk.filter(|shrunk| shrunk.user_set).map(|shrunk| shrunk.message));
     warnings
 }

@@ -46,9 +46,10 @@ pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
         "http" => parse_authority(rest, Some(80)).map(UpstreamAddr::Http),
         "h2c" => parse_authority(rest, Some(80)).map(UpstreamAddr::H2c),
         "auto" => parse_authority(rest, Some(80)).map(UpstreamAddr::Auto),
+        // The scheme may stand before each host.
         "tcp" => rest
             .split(',')
-            .map(|one| parse_authority(one.trim(), None))
+            .map(|one| parse_authority(one.trim().trim_start_matches("tcp://"), None))
             .collect::<Result<_, _>>()
             .map(UpstreamAddr::Tcp),
         "unix" => {

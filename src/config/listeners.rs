@@ -77,7 +77,9 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
         // What traffic it is can't be told from a word that is none.
         let told = [direction, protocol].into_iter().flatten().all(|setting| setting.value.is_some());
         if let Some(setting) = field(path).filter(|_| told && !allowed.contains(&traffic)) {
-            let fault = Fault::new(format!("is for {what} only")).hint("remove it here");
+            let may_be_tcp = traffic == Traffic::InboundHttp && allowed.contains(&Traffic::InboundTcp);
+            let hint = if may_be_tcp { "remove it here, or write protocol: tcp" } else { "remove it here" };
+            let fault = Fault::new(format!("is for {what} only")).hint(hint);
             errors.push(setting.error(fault));
         }
     }

@@ -194,16 +194,19 @@ fn parse_close_code(text: &str) -> Result<Value, Fault> {
 
 fn parse_networks(text: &str) -> Result<Value, Fault> {
     let network = |part: &str| {
-        let part = part.trim();
         let alone = || part.parse::<std::net::IpAddr>().map(IpNet::from);
         // A client's address is compared in its own family, and a host in a network's address says nothing.
         let usable = |network: &IpNet| network.trunc() == *network && network.addr().to_canonical() == network.addr();
-        part.parse::<IpNet>().or_else(|_| alone()).ok().filter(usable).ok_or_else(|| {
-            Fault::new(format!("has {part:?}, which is no network"))
-                .hint("write it like 10.0.0.0/8 or 2001:db8::/32, with nothing behind the prefix")
-        })
+        part.parse::<IpNet>().or_else(|_| alone()).ok().filter(usable)
     };
-    text.split(',').map(network).collect::<Result<_, _>>().map(Value::Networks)
+    let parts: Vec<_> = text.split(',').map(str::trim).collect();
+    let bad: Vec<_> = parts.iter().filter(|part| network(part).is_none()).map(|part| format!("{part:?}")).collect();
+    if bad.is_empty() {
+        return Ok(Value::Networks(parts.into_iter().filter_map(network).collect()));
+    }
+    let which = if bad.len() == 1 { "which is no network" } else { "which are no networks" };
+    Err(Fault::new(format!("has {}, {which}", bad.join(" and ")))
+        .hint("write it like 10.0.0.0/8 or 2001:db8::/32, with nothing behind the prefix"))
 }
 
 fn is_off(text: &str) -> bool {

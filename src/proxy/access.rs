@@ -1,6 +1,6 @@
 //! The access log: one event per answered request, off by default.
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -37,7 +37,10 @@ impl Access {
     /// Its answer starts.
     pub fn end(self, response: &Response<Body>) {
         let Some(entry) = self.0 else { return };
+        let is_session = entry.method == Method::CONNECT && response.status().is_success();
         let by = match response.body() {
+            // Only the app agrees to an upgrade.
+            _ if response.status() == StatusCode::SWITCHING_PROTOCOLS || is_session => "app",
             Body::App(_) => "app",
             Body::Own(..) => "ebbtide",
         };

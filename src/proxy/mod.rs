@@ -141,7 +141,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
         && let Err(end) = Box::pin(proxy_header(&mut io, conn)).await
     {
         metrics.connections.add(Protocol::Silent as usize);
-        return Box::pin(end_unserved(end, io, conn)).await;
+        return Box::pin(end_unserved(end, io, conn, inbound)).await;
     }
     if inbound.config.protocol == config::Protocol::Tcp {
         Box::pin(tunnel::serve(io, conn, inbound)).await;
@@ -237,14 +237,17 @@ enum Unserved {
     Rejected(Reject),
 }
 
-async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>) {
+async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
     let worker = conn.worker();
     match end {
         Unserved::Gone => return,
         Unserved::Idle => worker.metrics.notices.add(Notice::IdleClose as usize),
         Unserved::Rejected(reason) => {
             worker.metrics.rejected.add(reason as usize);
-            tracing::debug!(client = %conn.client.get(), reason = reason.name(), "no PROXY protocol header came");
+            if let Some(suppressed) = inbound.warnings.turn(inbound) {
+                let (listener, client, reason) = (&inbound.name, conn.client.get(), reason.name());
+                tracing::warn!(listener, %client, reason, suppressed, "no PROXY protocol header came");
+            }
         }
     }
     linger(io, conn).await;

@@ -15,10 +15,10 @@ use crate::upstream::remote::Remote;
 use crate::worker::Worker;
 
 /// Accepts until the process ends: the app may use its network until it has exited.
-pub async fn serve(socket: Rc<TcpListener>, worker: Rc<Worker>, name: String, remote: Rc<Remote>) {
+pub async fn serve(socket: Rc<TcpListener>, worker: Rc<Worker>, remote: Rc<Remote>) {
     let mut failing = false;
     loop {
-        let (stream, _) = accept::next(&socket, &worker, &name, &mut failing).await;
+        let (stream, _) = accept::next(&socket, &worker, remote.listener(), &mut failing).await;
         let worker = Rc::clone(&worker);
         let remote = Rc::clone(&remote);
         drop(tokio::task::spawn_local(async move { relay(stream, &worker, &remote).await }));
@@ -41,7 +41,8 @@ async fn relay(downstream: TcpStream, worker: &Worker, remote: &Rc<Remote>) {
             metrics.outbound_dials.add(result as usize);
             // The app sees what it would have seen without us: a connection that does not work.
             let _ = downstream.set_zero_linger();
-            tracing::warn!(upstream = %remote.upstream(), error = chain(&error), "dialling failed");
+            let (listener, upstream) = (remote.listener(), remote.upstream());
+            tracing::warn!(listener, %upstream, error = chain(&error), "dialling failed");
         }
     }
     metrics.connections.add(Protocol::Outbound as usize);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::relay::{Direction, Flow, Relay, Side};
 use super::response::Reason;
-use super::{Inbound, forward, way};
+use super::{Inbound, forward, has_unread, way};
 use crate::detect::proxy_header;
 use crate::lifecycle::in_flight::{Permit, Work};
 use crate::lifecycle::tick::Tick;
@@ -64,6 +64,11 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let (permit, upstream) = match way.await {
         Ok(way) => way,
         Err(reason) => {
+            if !ahead.is_empty() || has_unread(&io) {
+                // A client, and no probe.
+                let lifecycle = inbound.worker.lifecycle;
+                lifecycle.tallies().connection_came(lifecycle.now());
+            }
             refused(inbound, reason);
             return linger(io, conn).await;
         }
@@ -84,9 +89,11 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
 
 /// There are no words for it: the client sees a connection that ends without a byte.
 fn refused(inbound: &Inbound, reason: Reason) {
-    if let Some(suppressed) = inbound.warnings.turn(inbound) {
-        let (_, reason, _) = reason.parts();
-        tracing::warn!(listener = inbound.name, reason, suppressed, "a connection was closed unserved");
+    let (_, text, _) = reason.parts();
+    if reason == Reason::DrainOver {
+        tracing::debug!(listener = inbound.name, reason = text, "a connection was closed unserved");
+    } else if let Some(suppressed) = inbound.warnings.turn(inbound) {
+        tracing::warn!(listener = inbound.name, reason = text, suppressed, "a connection was closed unserved");
     }
 }
 

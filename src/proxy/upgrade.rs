@@ -43,6 +43,7 @@ pub async fn open(
 ) -> Result<Response<Body>, Reason> {
     let Some(request) = request.take() else { return Err(Reason::BadTarget) };
     if inbound.worker.snapshot().phase > Phase::Holding {
+        inbound.worker.metrics.late_refusals.add(0);
         return Err(Reason::NoNewTunnel);
     }
     let work = if headers::is_websocket(request.headers()) { Work::Session } else { Work::Tunnel };
@@ -68,6 +69,7 @@ pub async fn open_stream(
 ) -> Result<Response<Body>, Reason> {
     let Some(mut request) = request.take() else { return Err(Reason::BadTarget) };
     if inbound.worker.snapshot().phase > Phase::Holding {
+        inbound.worker.metrics.late_refusals.add(0);
         return Err(Reason::NoNewTunnel);
     }
     let upgraded = hyper::upgrade::on(&mut request);

@@ -161,7 +161,7 @@ fn remarks(
     }
     if !forced.is_empty() {
         let list: Vec<String> = forced.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        remarks.push(format!("ended by force at the drain deadline: {}", list.join(", ")));
+        remarks.push(format!("ended by force: {}", list.join(", ")));
     }
     remarks
 }
@@ -176,7 +176,7 @@ fn hold_used(budget: &Budget, findings: &Findings) -> Duration {
 
 /// With advice where a new connection came after the hold: a longer hold changes nothing for those that were open.
 fn late_remark(late: u64, last_new: Option<Duration>) -> String {
-    let requests = if late == 1 { "request" } else { "requests" };
+    let requests = if late == 1 { "request or connection" } else { "requests and connections" };
     let advice = last_new.map(|at| {
         format!(
             ", the last new connection {} after the termination began: a hold of {}s would have covered it",
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn late_requests_come_with_advice_only_where_a_longer_hold_helps() {
-        assert_eq!(late_remark(1, None), "1 request came after the hold");
+        assert_eq!(late_remark(1, None), "1 request or connection came after the hold");
         assert_eq!(
             late_remark(7, Some(Duration::from_millis(12_340))),
-            "7 requests came after the hold, the last new connection 12.34s after the termination began: a hold of \
-             13s would have covered it"
+            "7 requests and connections came after the hold, the last new connection 12.34s after the termination \
+             began: a hold of 13s would have covered it"
         );
     }
 }

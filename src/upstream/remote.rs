@@ -14,12 +14,15 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connect::{DialError, Stream, all_told, dial_address};
-use crate::config::{HostPort, UpstreamAddr};
+use crate::config::{HostPort, ListenerConfig, UpstreamAddr};
 use crate::listener::bind::KEEPALIVE;
+use crate::telemetry::logging::chain;
 
 /// One outbound listener's far end, as a worker knows it.
 #[derive(Debug)]
 pub struct Remote {
+    /// The listener's name.
+    listener: String,
     upstream: UpstreamAddr,
     hosts: Vec<HostPort>,
     connect_timeout: Duration,
@@ -30,6 +33,8 @@ pub struct Remote {
     looking: Cell<bool>,
     /// A look-up has brought addresses, or has ended.
     news: Notify,
+    /// Where connections went because others had failed, as it was last logged.
+    instead: Cell<Option<SocketAddr>>,
 }
 
 /// Addresses older than this are looked up again beside the connection that uses them.
@@ -47,20 +52,28 @@ const LOOK_UP: Duration = Duration::from_secs(30);
 
 impl Remote {
     /// Names are looked up at once, so that the first connection finds their addresses.
-    pub fn new(upstream: &UpstreamAddr, connect_timeout: Duration) -> Rc<Self> {
+    pub fn new(config: &ListenerConfig) -> Rc<Self> {
+        let ListenerConfig { name, upstream, connect_timeout, .. } = config;
         let hosts = if let UpstreamAddr::Tcp(hosts) = upstream { hosts.clone() } else { Vec::new() };
         let literal = |host: &HostPort| literal(host).into_iter().collect();
         let remote = Rc::new(Self {
+            listener: name.clone(),
             upstream: upstream.clone(),
             addresses: RefCell::new(hosts.iter().map(literal).collect()),
             hosts,
-            connect_timeout,
+            connect_timeout: *connect_timeout,
             looked_up: Cell::new(None),
             looking: Cell::new(false),
             news: Notify::new(),
+            instead: Cell::new(None),
         });
         remote.refresh();
         remote
+    }
+
+    /// The listener's name.
+    pub fn listener(&self) -> &str {
+        &self.listener
     }
 
     /// As it stands in the configuration.
@@ -99,7 +112,10 @@ impl Remote {
             let until = if untried.is_some() { deadline.min(Instant::now() + STAGGER) } else { deadline };
             tokio::select! {
                 Some(dialled) = dials.join_next() => match dialled {
-                    Ok(Ok(stream)) => return Ok(kept_alive(stream)),
+                    Ok(Ok(stream)) => {
+                        self.tell_where(&stream, &errors);
+                        return Ok(kept_alive(stream));
+                    }
                     Ok(Err(error)) => errors.push(error),
                     Err(_) => {}
                 },
@@ -145,16 +161,28 @@ impl Remote {
         }));
     }
 
+    /// Whoever runs on a standby should know, once.
+    fn tell_where(&self, stream: &Stream, errors: &[DialError]) {
+        let Stream::Tcp(socket) = stream else { return };
+        let address = socket.peer_addr().ok().filter(|_| !errors.is_empty());
+        if let (Some(address), Some(error)) = (address, errors.last())
+            && self.instead.get() != Some(address)
+        {
+            tracing::warn!(listener = self.listener, %address, error = chain(error), "connected, after others had failed");
+        }
+        self.instead.set(address);
+    }
+
     fn heard(&self, order: usize, host: &str, found: Result<io::Result<Vec<SocketAddr>>, Elapsed>) {
-        let upstream = &self.upstream;
+        let listener = &self.listener;
         match found {
             Ok(Ok(addresses)) if !addresses.is_empty() => {
                 self.addresses.borrow_mut()[order] = addresses;
                 self.news.notify_waiters();
             }
-            Ok(Ok(_)) => tracing::warn!(%upstream, host, "the name has no address"),
-            Ok(Err(error)) => tracing::warn!(%upstream, host, %error, "looking up the name failed"),
-            Err(_) => tracing::warn!(%upstream, host, "the resolver does not answer"),
+            Ok(Ok(_)) => tracing::warn!(listener, host, "the name has no address"),
+            Ok(Err(error)) => tracing::warn!(listener, host, %error, "looking up the name failed"),
+            Err(_) => tracing::warn!(listener, host, "the resolver does not answer"),
         }
     }
 }

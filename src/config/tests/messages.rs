@@ -126,7 +126,7 @@ fn values_between_keys() {
         (format!("{}\n", "listeners: [{name: db, protocol: http, bind: ':1', upstream: 'tcp://db:1'}]"), "test.yaml:1:62: listeners[0].upstream = \"tcp://db:1\": tcp:// does not fit protocol: http\n  help: use http://, h2c://, auto:// or unix:// for an app that speaks HTTP, or write protocol: tcp"),
         (listener(":1", "tcp://db:1,db:2"), "test.yaml:1:47: listeners[0].upstream = \"tcp://db:1,db:2\": has several hosts, and this pod has one app\n  help: give one; several are for outbound listeners"),
         ("listeners: [{name: db, protocol: tcp, bind: ':1', upstream: 'http://db:1'}]".to_owned(), "test.yaml:1:61: listeners[0].upstream = \"http://db:1\": does not fit protocol: tcp\n  help: write it like tcp://127.0.0.1:5432 or unix:///run/app.sock, or remove protocol"),
-        ("listeners: [{name: a, bind: ':1', upstream: 'http://a', idle_timeout: 1h}]".to_owned(), "test.yaml:1:71: listeners[0].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here"),
+        ("listeners: [{name: a, bind: ':1', upstream: 'http://a', idle_timeout: 1h}]".to_owned(), "test.yaml:1:71: listeners[0].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here, or write protocol: tcp"),
         ("listeners: [{name: a, bind: ':1', upstream: 'http://a', proxy_protocol_from: [10.0.0.0/8, 10.0.0.0/33]}]".to_owned(), "test.yaml:1:78: listeners[0].proxy_protocol_from = \"10.0.0.0/8, 10.0.0.0/33\": has \"10.0.0.0/33\", which is no network\n  help: write it like 10.0.0.0/8 or 2001:db8::/32, with nothing behind the prefix"),
         ("listeners: [{name: a, bind: ':1', upstream: 'http://a'}]\nwebsocket: {close_code: 1006}".to_owned(), "test.yaml:2:25: websocket.close_code = \"1006\": is no close code for this\n  help: give 1000, 1001, 1012, 1013, or 3000 to 4999"),
         ("listeners: [{name: a, bind: ':1', upstream: 'http://a'}]\ndrain: {sse_after: soon}".to_owned(), "test.yaml:2:20: drain.sse_after = \"soon\": is not a duration\n  help: write it like 10s, 500ms, 1m30s or 2h, or hold"),
@@ -134,7 +134,7 @@ fn values_between_keys() {
         ("listeners:\n- {name: a, bind: ':1', upstream: 'http://a'}\n- {name: a, bind: '10.0.0.1:1', upstream: 'http://b', idle_timeout: 1h}".to_owned(),
             "test.yaml:3:10: listeners[1].name = \"a\": listeners[0] has the same name\n  help: give each listener a name of its own\n\
              test.yaml:3:19: listeners[1].bind = \"10.0.0.1:1\": clashes with listener a on [::]:1\n  help: choose another port\n\
-             test.yaml:3:69: listeners[1].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here"),
+             test.yaml:3:69: listeners[1].idle_timeout = \"1h\": is for an inbound listener with protocol: tcp only\n  help: remove it here, or write protocol: tcp"),
         (format!("{WEB}admin: {{bind: '0.0.0.0:1'}}"), "test.yaml:2:15: admin.bind = \"0.0.0.0:1\": clashes with listener web on [::]:1\n  help: choose another port"),
         (format!("{WEB}drain: {{hold: {{min: 9s, quiet: 8s, max: 5s}}}}"), "test.yaml:2:21: drain.hold.min = \"9s\": is longer than drain.hold.max, 5s\n  help: raise max or lower this one\n\
              test.yaml:2:32: drain.hold.quiet = \"8s\": is longer than drain.hold.max, 5s\n  help: raise max or lower this one"),

@@ -153,16 +153,20 @@ impl Budget {
     /// Times of such streams that the drain deadline comes before; one line each.
     pub fn too_late(&self) -> Vec<String> {
         let t0 = Tick::default();
-        [("websocket_after", self.websocket_after), ("sse_after", self.sse_after)]
+        let kinds = [
+            ("websocket_after", "WebSocket sessions", self.websocket_after),
+            ("sse_after", "event streams", self.sse_after),
+        ];
+        kinds
             .into_iter()
-            .filter_map(|(name, after)| Some((name, after?)))
-            .filter(|(_, after)| self.own_window(*after, t0).start < t0 + *after)
-            .map(|(name, after)| {
+            .filter_map(|(name, what, after)| Some((name, what, after?)))
+            .filter(|(_, _, after)| self.own_window(*after, t0).start < t0 + *after)
+            .map(|(name, what, after)| {
                 let start = self.own_window(after, t0).start.since_start();
                 let deadline = self.deadlines(t0).drain_deadline.since_start();
                 format!(
-                    "{name} {} leaves no time before the drain deadline, {} after the termination began: from {} on \
-                     they are ended; raise the grace period or lower {name}",
+                    "drain.{name} {} leaves no time before the drain deadline, {} after the termination began: {what} are \
+                     ended from {} on; raise the grace period or lower drain.{name}",
                     seconds(after),
                     seconds(deadline),
                     seconds(start),

@@ -52,6 +52,8 @@ enum Step {
     Over,
 }
 
+/// For people who look at the frames.
+const LEAVING: &str = "ebbtide: this pod is going away";
 /// "Service restart" in the registry of close codes.
 const APP_DIED: u16 = 1012;
 
@@ -76,6 +78,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     };
     let end = poll_fn(|cx| session.poll(active, cx)).await;
     worker.metrics.sessions.add(end as usize);
+    tracing::debug!(client = %conn.client.get(), outcome = end.name(), "a WebSocket session has ended");
     if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) && worker.snapshot().phase.is_terminating() {
         worker.count_forced(Forced::Session);
     }
@@ -241,7 +244,8 @@ impl Session {
 
     fn tell(&mut self, code: u16, end: SessionEnd) -> Step {
         self.end = end;
-        self.relay.down.end_with(close(code, reason(code), false));
+        let reason = if end == SessionEnd::AppDied { "ebbtide: the app has gone" } else { LEAVING };
+        self.relay.down.end_with(close(code, reason, false));
         self.be_patient();
         self.stage = Stage::Telling;
         Step::Again
@@ -260,7 +264,7 @@ impl Session {
         down.drop_the_rest();
         let _ = down.hang_up();
         if !up.has_closed() && up.at_boundary() && !up.is_fin_sent() && !down.has_ended() {
-            up.end_with(close(self.close_code, reason(self.close_code), true));
+            up.end_with(close(self.close_code, LEAVING, true));
         } else {
             up.drop_the_rest();
         }
@@ -296,9 +300,4 @@ impl Session {
 /// The client's connection ended; at the end of the budget it was we who dropped it.
 fn gone(asked: Ask) -> SessionEnd {
     if asked >= Ask::FORCE { SessionEnd::Cut } else { SessionEnd::ClientGone }
-}
-
-/// For people who look at the frames.
-const fn reason(code: u16) -> &'static str {
-    if code == APP_DIED { "ebbtide: the app has gone" } else { "ebbtide: this pod is going away" }
 }

@@ -335,7 +335,14 @@ pub const TABLE: &[Row] = &[
         SessionEnd::NAMES,
     ),
     by(counter("ebbtide_notices_total", "Clients told to go."), "kind", Notice::NAMES),
-    by(counter("ebbtide_forced_endings_total", "Work ended by force at the drain deadline."), "kind", Forced::NAMES),
+    by(
+        counter(
+            "ebbtide_forced_endings_total",
+            "Work ended by force: at the drain deadline, or a WebSocket whose client did not answer.",
+        ),
+        "kind",
+        Forced::NAMES,
+    ),
     gauge("ebbtide_parked_requests", "Requests waiting for the app to accept."),
     by(
         counter(
