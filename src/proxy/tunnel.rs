@@ -163,7 +163,8 @@ impl Tunnel {
             return flow;
         }
         let half_closed = self.relay.is_half_closed();
-        if moved || conn.half_closed.replace(half_closed) != half_closed {
+        let was_half_closed = conn.half_closed.replace(half_closed);
+        if moved || half_closed != was_half_closed {
             conn.since.set(conn.worker().coarse_now());
         }
         if conn.worker().snapshot().phase.is_terminating() {

@@ -61,6 +61,11 @@ impl Relay {
         self.down.finish();
     }
 
+    /// The downstream side.
+    pub const fn downstream(&self) -> &Side {
+        &self.downstream
+    }
+
     /// The downstream side, when the relay has ended.
     pub fn into_downstream(self) -> Side {
         self.downstream
@@ -68,8 +73,9 @@ impl Relay {
 
     /// Moves what can be moved; ready when both directions have ended.
     pub fn poll(&mut self, gear: &Gear, cx: &mut Context<'_>) -> Poll<Flow> {
-        let up = self.up.poll(&mut self.downstream, &mut self.upstream, gear, cx);
+        // In this order what the client says last is known to be last: no answer to it can have been read.
         let down = self.down.poll(&mut self.upstream, &mut self.downstream, gear, cx);
+        let up = self.up.poll(&mut self.downstream, &mut self.upstream, gear, cx);
         let opaque = self.up.is_opaque();
         match (up, down) {
             // What broke under our reading takes no bytes either.

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::frames::close;
@@ -17,9 +18,10 @@ use crate::lifecycle::in_flight::Permit;
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Ask, Doing};
 use crate::listener::long::Kind;
-use crate::proxy::relay::{Flow, Relay};
+use crate::proxy::relay::{Flow, Relay, Side};
 use crate::proxy::tunnel::leave;
 use crate::telemetry::metrics::{Forced, Notice, SessionEnd};
+use crate::upstream::connect::Stream;
 
 struct Session {
     relay: Relay,
@@ -52,6 +54,8 @@ enum Step {
     Over,
 }
 
+/// Unsent bytes that may wait in the kernel.
+const WAITING: u32 = 128 * 1024;
 /// For people who look at the frames.
 const LEAVING: &str = "ebbtide: this pod is going away";
 /// "Service restart" in the registry of close codes.
@@ -67,6 +71,11 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     active.set_long(Kind::Session);
     let worker = conn.worker();
     let rules = worker.config.websocket;
+    if let Side::Socket(Stream::Tcp(client)) = relay.downstream() {
+        // What waits in the kernel stands in front of our Close, and counts against the client's time for it. Fails only
+        // on a socket that is already broken.
+        let _ = SockRef::from(client).set_tcp_notsent_lowat(WAITING);
+    }
     let mut session = Session {
         relay,
         stage: Stage::Open,
