@@ -13,8 +13,8 @@ use crate::harness::script::{Asked, ByHand};
 use crate::harness::stage::{alone, listener, listeners, serving, tcp, terminate};
 use crate::harness::wait::eventually;
 
-/// The closes begin at 2.2 s, the deadline comes at 4.2 s.
-const WIDE: &str = "grace_period: 5s, hold: 200ms, close: 300ms, close_spread: 2s, quiet: 200ms, margin: 500ms";
+/// The closes begin at 2.2 s, the deadline comes at 8.2 s.
+const WIDE: &str = "grace_period: 9s, hold: 200ms, close: 300ms, close_spread: 6s, quiet: 200ms, margin: 500ms";
 
 const COUNT: usize = 16;
 

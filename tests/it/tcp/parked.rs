@@ -35,7 +35,7 @@ async fn connections_wait_for_an_app_that_comes_back() {
 #[tokio::test]
 async fn connections_that_waited_in_vain_see_a_fin() {
     let (app, options, _dir) = alone(AppOptions::default().tcp(Flow::Echo)).await;
-    let lines = listener("db", &options.upstream(), "") + "parking: {wait_timeout: 300ms, max_requests: 3}\n";
+    let lines = listener("db", &options.upstream(), "") + "parking: {wait_timeout: 2s, max_requests: 3}\n";
     let (px, address) = serving(listeners(LONG, &lines)).await;
     app.process.signal(Signal::KILL);
     app.process.exit(SOON).await;

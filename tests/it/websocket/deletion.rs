@@ -120,7 +120,8 @@ async fn sessions_go_on_long_after_the_requests() {
     for record in &summary.records {
         let (told, _) = record.close.as_ref().expect("a Close");
         assert!(told.since(t0) >= SECONDS(8), "told after {:?}", told.since(t0));
-        assert!(record.sent - record.echoed <= 2, "the echo stopped early: {record:?}");
+        // What has come back behind the 250th message is more than what was on its way at the end.
+        assert!(record.sent - record.echoed <= 50, "the echo stopped a second before the end: {record:?}");
     }
     let exited = pod.timeline().at(Event::Exited(Who::Ebbtide, CLEAN));
     assert!(summary.records.iter().all(|one| one.ended < exited));
@@ -131,12 +132,12 @@ async fn sessions_go_on_long_after_the_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_sessions_are_spread_over_the_window() {
     let _heavy = heavy().await;
-    let drain = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 5s, quiet: 300ms, margin: 500ms";
+    let drain = "grace_period: 30s, hold: 300ms, close: 1s, close_spread: 12s, quiet: 300ms, margin: 500ms";
     let stage = stage(drain, "").await;
     let sessions = Sessions::start(stage.address, &WsPlan::new("/ws"), 2000).await;
     in_flight(&stage.px, 2000).await;
     terminate(&stage.px).await;
-    let summary = sessions.ended(SECONDS(20)).await;
+    let summary = sessions.ended(SECONDS(30)).await;
     summary.assert_closed(1001);
     assert_spread(&summary, 10);
     assert_eq!(stage.px.exit(SECONDS(20)).await, CLEAN);

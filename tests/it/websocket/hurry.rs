@@ -15,7 +15,8 @@ use crate::harness::ws::{Over, Sessions, WsPlan};
 /// Row 7: a second signal.
 #[tokio::test]
 async fn a_second_signal_closes_sessions_at_once() {
-    let stage = stage(LONG, "").await;
+    // Time to answer: it is not the end of it that closes the sessions.
+    let stage = stage("grace_period: 60s, hold: 30s, close: 10s, margin: 1s", "close_timeout: 10s").await;
     let talking = Sessions::start(stage.address, &WsPlan::talking(MILLIS(20)), 20).await;
     let over_http2 = WsPlan { over: Over::Http2, ..WsPlan::new("/ws") };
     let silent = Sessions::start(stage.address, &over_http2, 20).await;
