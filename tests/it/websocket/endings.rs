@@ -170,10 +170,11 @@ async fn a_close_of_the_app_and_ours_may_meet() {
     let stage = stage(CLOSES, "").await;
     let _kept = keep(stage.address).await;
     let mut started = JoinSet::new();
-    for after in 0..20 {
-        let plan = WsPlan::new(&format!("/ws?after_ms={}&then=close&code=4001&reason=bye", 600 + 40 * after));
+    // From long before our window to long behind it, so that it lies between them on any machine.
+    for after in 0..100 {
+        let plan = WsPlan::new(&format!("/ws?after_ms={}&then=close&code=4001&reason=bye", 40 * after));
         let address = stage.address;
-        started.spawn(async move { Sessions::start(address, &plan, 5).await });
+        started.spawn(async move { Sessions::start(address, &plan, 3).await });
     }
     let started = started.join_all().await;
     terminate(&stage.px).await;
@@ -183,10 +184,10 @@ async fn a_close_of_the_app_and_ours_may_meet() {
     }
     assert!(summary.records.iter().all(|one| one.is_complete()), "{:?} {:?}", summary.faults(), summary.endings());
     let (apps, ours) = (summary.codes().remove(&4001).unwrap_or(0), summary.codes().remove(&1001).unwrap_or(0));
-    assert_eq!(apps + ours, 100, "{:?}", summary.codes());
+    assert!(apps > 0 && ours > 0 && apps + ours == 300, "{:?}", summary.codes());
     let told = summary.records.iter().filter_map(|one| one.close.as_ref()).filter(|(_, one)| one.code == 4001);
     assert!(told.clone().all(|(_, one)| one.reason == "bye") && told.count() == apps);
-    let journal = stage.app.journal.wait("over", 100, SOON).await;
+    let journal = stage.app.journal.wait("over", 300, SOON).await;
     assert!(journal.iter().all(|one| one.get("how") == "fin"), "{journal:?}");
     ended(&stage.px, "closed", apps).await;
     ended(&stage.px, "closed_by_notice", ours).await;
@@ -196,12 +197,14 @@ async fn a_close_of_the_app_and_ours_may_meet() {
 /// The same with handshakes that clients begin.
 #[tokio::test]
 async fn a_close_of_the_client_and_ours_may_meet() {
-    let stage = stage(CLOSES, "").await;
+    // Wide enough for some to be left when the first have been told, however late that is seen.
+    let drain = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 4s, quiet: 300ms, margin: 500ms";
+    let stage = stage(drain, "").await;
     let _kept = keep(stage.address).await;
     let sessions = Sessions::start(stage.address, &WsPlan::talking(MILLIS(100)), 100).await;
     sessions.all_have(1, SOON).await;
     terminate(&stage.px).await;
-    eventually("half of the Closes", SOON, || if sessions.open() < 60 { Ok(()) } else { Err(sessions.open()) }).await;
+    eventually("the first Closes", SOON, || if sessions.open() < 80 { Ok(()) } else { Err(sessions.open()) }).await;
     sessions.close(3001);
     let summary = sessions.ended(SOON).await;
     assert!(summary.records.iter().all(|one| one.is_complete()), "{:?} {:?}", summary.faults(), summary.endings());
@@ -209,7 +212,7 @@ async fn a_close_of_the_client_and_ours_may_meet() {
     summary.assert_none_lost(&stage.app.journal);
     assert!(summary.codes().keys().all(|code| [1001, 3001].contains(code)), "{:?}", summary.codes());
     let began = summary.records.iter().filter(|one| one.close_sent == Some(3001)).count();
-    assert!(began > 0);
+    assert!(0 < began && began < 100, "{:?}", summary.codes());
     stage.app.journal.wait("over", 100, SOON).await;
     let closes = closes(&stage.app.journal);
     assert_eq!(closes.iter().filter(|(code, _)| code == "3001").count(), began, "a code was changed: {closes:?}");
