@@ -1,23 +1,30 @@
 //! Owns where our Close stands (C69): between two frames, uncompressed, the last thing that a client is told.
 
 use fastrand::Rng;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{CLOSES, MILLIS, SECONDS, SHORT, ended, keep, stage};
-use crate::harness::stage::terminate;
-use crate::harness::ws::{Over, Sessions, WsPlan};
+use super::{AT_ONCE, CLOSES, MILLIS, SECONDS, SHORT, agree, ended, keep, open, stage};
+use crate::harness::script::Script;
+use crate::harness::stage::{front, terminate, websocket};
+use crate::harness::wait::within;
+use crate::harness::ws::{Over, Said, Sessions, WsFrame, WsPlan, numbered, opcode};
 use crate::harness::{SOON, fresh_seed, heavy};
 
-const PIECES: u64 = 150;
+const PIECES: u64 = 1500;
 
-/// A message that comes piece by piece for some 3 s: every session is told at another place in it.
-fn dribbling(random: &mut Rng, fragmented: bool) -> WsPlan {
+/// One of four is over HTTP/2.
+fn either(random: &mut Rng) -> Over {
+    if random.u8(..4) == 0 { Over::Http2 } else { Over::Http1 }
+}
+
+/// A message whose fragments come for some 30 s: every session is told at another place in it.
+fn dribbling(random: &mut Rng) -> WsPlan {
     let piece = random.u64(1..4000);
-    let (pieces, flag) = if fragmented { (10 * PIECES, 1) } else { (PIECES, 0) };
-    let size = pieces * piece + random.u64(..piece);
-    let path = format!("/ws?push_ms=0&push_n=1&size={size}&piece={piece}&pause_ms=20&fragmented={flag}");
-    let over = if random.u8(..4) == 0 { Over::Http2 } else { Over::Http1 };
-    WsPlan { over, ..WsPlan::new(&path) }
+    let size = PIECES * piece + random.u64(..piece);
+    let path = format!("/ws?push_ms=0&push_n=1&size={size}&piece={piece}&pause_ms=20&fragmented=1");
+    WsPlan { over: either(random), ..WsPlan::new(&path) }
 }
 
 /// The app pushes without a pause, and the client is behind with reading.
@@ -28,9 +35,9 @@ fn slow(random: &mut Rng) -> WsPlan {
     WsPlan { reads: Some((random.usize(32_768..131_072), MILLIS(random.u64(10..30)))), ..WsPlan::new(&path) }
 }
 
-/// Two hundred cuts: inside a frame, and between the fragments of a message.
+/// A hundred cuts between the fragments of a message, which need not come to its end.
 #[tokio::test(flavor = "multi_thread")]
-async fn our_close_stands_between_two_frames() {
+async fn our_close_stands_between_two_fragments() {
     let _heavy = heavy().await;
     let seed = fresh_seed();
     let mut random = Rng::with_seed(seed);
@@ -38,33 +45,74 @@ async fn our_close_stands_between_two_frames() {
     let _kept = keep(stage.address).await;
     let address = stage.address;
     let mut started = JoinSet::new();
-    for number in 0..20 {
-        let (kind, plan) = match number % 2 {
-            0 => ("frame", dribbling(&mut random, false)),
-            _ => ("fragments", dribbling(&mut random, true)),
-        };
-        started.spawn(async move { (kind, Sessions::start(address, &plan, 10).await) });
+    for _ in 0..10 {
+        let plan = dribbling(&mut random);
+        started.spawn(async move { Sessions::start(address, &plan, 10).await });
     }
     let started = started.join_all().await;
     terminate(&stage.px).await;
-    let mut ends = JoinSet::new();
-    for (kind, sessions) in started {
-        ends.spawn(async move { (kind, sessions.ended(SECONDS(15)).await) });
-    }
-    for (kind, summary) in ends.join_all().await {
+    for sessions in started {
+        let summary = sessions.ended(SECONDS(15)).await;
+        eprintln!("seed {seed}");
         summary.assert_closed(1001);
-        let pushed = summary.records.iter().map(|one| one.pushed);
-        // A frame comes to its end before the Close, a message of many frames need not.
-        match kind {
-            "frame" => {
-                let whole = pushed.filter(|count| *count == 1).count();
-                assert!(2 * whole > summary.records.len(), "seed {seed}: {:?}", summary.records);
-            }
-            "fragments" => assert!(pushed.max() == Some(0), "seed {seed}: {:?}", summary.records),
-            _ => unreachable!("there are two kinds"),
-        }
+        assert!(summary.records.iter().all(|one| one.pushed == 0), "{:?}", summary.records);
     }
-    ended(&stage.px, "closed_by_notice", 200).await;
+    ended(&stage.px, "closed_by_notice", 100).await;
+}
+
+/// A hundred cuts inside a frame: the app holds it open until a session without one has got its Close.
+#[tokio::test(flavor = "multi_thread")]
+async fn our_close_stands_behind_a_frame_that_is_open() {
+    let _heavy = heavy().await;
+    let seed = fresh_seed();
+    let (finish, finished) = watch::channel(false);
+    let script = Script::start(move |number, mut wire| {
+        let mut finished = finished.clone();
+        async move {
+            let mut random = Rng::with_seed(seed.wrapping_add(number as u64));
+            let Ok(head) = wire.head().await else { return };
+            let frame = WsFrame::new(opcode::TEXT, numbered('p', 0, random.usize(..200_000))).encode();
+            let (first, rest) = match head.request() {
+                Ok((_, "/none")) => (&[][..], &[][..]),
+                _ => frame.split_at(random.usize(1..frame.len())),
+            };
+            let _ = wire.get_mut().write_all(&[agree(&head).as_bytes(), first].concat()).await;
+            if !rest.is_empty() {
+                let _ = finished.wait_for(|finished| *finished).await;
+                let _ = wire.get_mut().write_all(rest).await;
+            }
+            // To the Close, which is all that its client says.
+            let _ = wire.more().await;
+        }
+    })
+    .await;
+    let config = websocket(AT_ONCE, "close_timeout: 9s").env("EBBTIDE_WORKERS", "1");
+    let (px, address) = front(config, &script.upstream()).await;
+    let mut random = Rng::with_seed(seed);
+    let mut started = Vec::new();
+    for _ in 0..10 {
+        let plan = WsPlan { over: either(&mut random), ..WsPlan::new("/") };
+        started.push(Sessions::start(address, &plan, 10).await);
+    }
+    let mut witness = open(address, "/none").await;
+    terminate(&px).await;
+    let told = within("the Close of the witness", SOON, witness.next()).await;
+    assert!(matches!(&told, Ok(Said::Close(close)) if close.code == 1001), "{told:?}");
+    assert!(started.iter().all(|sessions| sessions.open() == 10), "nobody ends inside a frame");
+    finish.send_replace(true);
+    for sessions in started {
+        let summary = sessions.ended(SOON).await;
+        eprintln!("seed {seed}");
+        summary.assert_closed(1001);
+        assert!(summary.records.iter().all(|one| one.pushed == 1), "{:?}", summary.records);
+    }
+    witness.send(WsFrame::close(1001, "")).await.unwrap();
+    let report = px.report_at_exit(SOON).await;
+    assert_eq!(
+        (&report["outcome"], &report["notices"]["websocket_close"]),
+        (&"drained".into(), &101.into()),
+        "{report}"
+    );
 }
 
 /// With a half-written frame in the way, and more behind it in the app.
@@ -72,7 +120,8 @@ async fn our_close_stands_between_two_frames() {
 async fn our_close_stands_behind_what_a_slow_client_has_not_read() {
     let seed = fresh_seed();
     let mut random = Rng::with_seed(seed);
-    let stage = stage(CLOSES, "").await;
+    // For megabytes that stand before the Close.
+    let stage = stage(CLOSES, "close_timeout: 10s").await;
     let mut sessions = JoinSet::new();
     for _ in 0..20 {
         sessions.spawn(Sessions::start(stage.address, &slow(&mut random), 1).await.ended(SECONDS(18)));

@@ -40,7 +40,10 @@ const CLEAN: Exit = Exit::Code(0);
 /// Sessions are closed within half a second from 300 ms after t0 on; then there is time for all that a test may do.
 const CLOSES: &str = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
 
-/// The same, with a drain deadline 6.3 s after t0: for those who can't be told before.
+/// The same, all in one moment if there is one worker.
+const AT_ONCE: &str = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 1ms, quiet: 300ms, margin: 500ms";
+
+/// As `CLOSES`, with a drain deadline 6.3 s after t0: for those who can't be told before.
 const SHORT: &str = "grace_period: 7s, hold: 300ms, close: 500ms, close_spread: 500ms, quiet: 300ms, margin: 200ms";
 
 /// A default app, WebSocket over HTTP/2 as well, and the sections `drain` and `websocket` as given.
