@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
-use super::{MILLIS, SECONDS, Stage};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::{MILLIS, SECONDS, SHORT, Stage};
 use crate::harness::app::Flow;
 use crate::harness::client::{BurstPlan, Bursts, Ending};
-use crate::harness::stage::terminate;
-use crate::harness::wait::Mono;
+use crate::harness::http::pattern;
+use crate::harness::script::Script;
+use crate::harness::stage::{serving, tcp, terminate};
+use crate::harness::wait::{Mono, within};
 use crate::harness::{SOON, heavy};
 
 const COUNT: usize = 500;
@@ -42,4 +49,58 @@ async fn long_lived_connections_end_between_bursts_and_spread() {
     let forced = report["forced"]["tunnel"].as_u64().unwrap_or(0);
     assert_eq!(closed + forced, COUNT as u64, "{report}");
     assert!(forced * 20 <= COUNT as u64, "{report}");
+}
+
+/// The next request comes soon after each answer: there is no long silence, but there are moments between the two.
+#[tokio::test]
+async fn busy_connections_end_between_an_answer_and_the_next_request() {
+    const BUSY: usize = 60;
+    let _heavy = heavy().await;
+    // Drain deadline at 6.5 s, closes from 2.5 s on.
+    let drain = "grace_period: 8s, hold: 500ms, close_spread: 4s, close: 1s, margin: 500ms";
+    let stage = Stage::start(Flow::Echo, drain).await;
+    let plan = BurstPlan { every: MILLIS(30), pieces: 1, pause: MILLIS(0), size: 100 };
+    let bursts = Bursts::start(stage.address, plan, BUSY).await;
+    bursts.all_have(5, SOON).await;
+    terminate(&stage.px).await;
+    let summary = bursts.ended(SECONDS(20)).await;
+    assert_eq!(summary.endings(), [(Ending::Fin, BUSY)].into());
+    let in_burst = summary.in_burst();
+    assert!(in_burst * 4 <= BUSY, "{in_burst} of {BUSY} were closed between a request and its answer");
+    assert!(summary.lost() <= in_burst as u64 * plan.size, "{} bytes, {in_burst}", summary.lost());
+    // Evenly it would be an eighth; each of them has half of its time for a moment that is quieter.
+    let densest = summary.densest(MILLIS(500));
+    assert!(densest <= BUSY * 3 / 5, "{densest} of {BUSY} within half a second");
+    let report = stage.px.report_at_exit(SOON).await;
+    let closed = report["notices"]["tunnel_close"].as_u64().unwrap_or(0);
+    let forced = report["forced"]["tunnel"].as_u64().unwrap_or(0);
+    assert_eq!(closed + forced, BUSY as u64, "{report}");
+    assert!(forced * 4 <= BUSY as u64, "{report}");
+}
+
+/// Bytes without a pause have no quiet moment: what the deadline cuts is counted as cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_that_the_deadline_meets_counts_as_forced() {
+    const COUNT: usize = 2;
+    let _heavy = heavy().await;
+    let app = Script::start(|_, mut wire| async move {
+        let piece = pattern(64 * 1024);
+        while wire.get_mut().write_all(&piece).await.is_ok() {}
+    })
+    .await;
+    let (px, address) = serving(tcp(SHORT, &format!("tcp://{}", app.address))).await;
+    let mut readers = JoinSet::new();
+    for _ in 0..COUNT {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        readers.spawn(async move {
+            let mut buffer = vec![0; 64 * 1024];
+            while stream.read(&mut buffer).await.expect("no reset") > 0 {}
+        });
+    }
+    px.metric_becomes("ebbtide_in_flight", &[("kind", "tunnel")], SOON, |n| n == COUNT as f64).await;
+    terminate(&px).await;
+    within("the end of the transfers", SOON, readers.join_all()).await;
+    let report = px.report_at_exit(SOON).await;
+    assert_eq!((&report["outcome"], &report["forced"]), (&json!("forced"), &json!({"tunnel": COUNT})), "{report}");
+    assert_eq!(report["notices"], json!({}), "{report}");
 }
