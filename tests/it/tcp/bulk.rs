@@ -1,14 +1,11 @@
 //! Owns much at once: bulk data both ways beside readers that do not read, and what it leaves behind in the process.
 
-use std::fs;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{MILLIS, SECONDS, echo};
+use super::{MILLIS, SECONDS, descriptors, echo};
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::Raw;
-use crate::harness::ebbtide::Ebbtide;
 use crate::harness::http::pattern;
 use crate::harness::stage::{LONG, alone, listener, listeners, resident, serving};
 use crate::harness::wait::{eventually, within};
@@ -16,14 +13,6 @@ use crate::harness::{SOON, heavy};
 
 const MEGABYTE: u64 = 1_000_000;
 const STUCK: usize = 200;
-
-/// Descriptors of the process: sockets, and ends of pipes.
-fn descriptors(px: &Ebbtide) -> (usize, usize) {
-    let folder = fs::read_dir(format!("/proc/{}/fd", px.process.pid())).expect("the process runs");
-    let links: Vec<_> = folder.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
-    let count = |kind: &str| links.iter().filter(|link| link.to_string_lossy().starts_with(kind)).count();
-    (count("socket:"), count("pipe:"))
-}
 
 /// So many megabytes to the echo and back at the same time; panics unless they are the same.
 async fn there_and_back(address: std::net::SocketAddr, megabytes: u64) {

@@ -15,6 +15,7 @@ mod parked;
 
 mod proxy_header;
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -67,6 +68,14 @@ impl Stage {
         .await;
         lines.iter().map(|line| (line.get("sum").to_owned(), line.get("how").to_owned())).collect()
     }
+}
+
+/// Descriptors of the process: sockets, and ends of pipes.
+fn descriptors(px: &Ebbtide) -> (usize, usize) {
+    let folder = fs::read_dir(format!("/proc/{}/fd", px.process.pid())).expect("the process runs");
+    let links: Vec<_> = folder.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+    let count = |kind: &str| links.iter().filter(|link| link.to_string_lossy().starts_with(kind)).count();
+    (count("socket:"), count("pipe:"))
 }
 
 /// Sends and gets the same back.
