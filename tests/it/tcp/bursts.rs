@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{MILLIS, SECONDS, SHORT, Stage};
+use super::{MILLIS, SECONDS, Stage};
 use crate::harness::app::Flow;
 use crate::harness::client::{BurstPlan, Bursts, Ending};
 use crate::harness::http::pattern;
@@ -59,15 +59,15 @@ async fn busy_connections_end_between_an_answer_and_the_next_request() {
     // Drain deadline at 6.5 s, closes from 2.5 s on.
     let drain = "grace_period: 8s, hold: 500ms, close_spread: 4s, close: 1s, margin: 500ms";
     let stage = Stage::start(Flow::Echo, drain).await;
-    let plan = BurstPlan { every: MILLIS(30), pieces: 1, pause: MILLIS(0), size: 100 };
+    let plan = BurstPlan { every: MILLIS(60), pieces: 1, pause: MILLIS(0), size: 100 };
     let bursts = Bursts::start(stage.address, plan, BUSY).await;
     bursts.all_have(5, SOON).await;
     terminate(&stage.px).await;
     let summary = bursts.ended(SECONDS(20)).await;
     assert_eq!(summary.endings(), [(Ending::Fin, BUSY)].into());
     let in_burst = summary.in_burst();
-    assert!(in_burst * 4 <= BUSY, "{in_burst} of {BUSY} were closed between a request and its answer");
-    assert!(summary.lost() <= in_burst as u64 * plan.size, "{} bytes, {in_burst}", summary.lost());
+    assert!(in_burst * 3 <= BUSY, "{in_burst} of {BUSY} were closed between a request and its answer");
+    assert!(summary.records.iter().all(|one| one.intact), "other bytes came back");
     // Evenly it would be an eighth; each of them has half of its time for a moment that is quieter.
     let densest = summary.densest(MILLIS(500));
     assert!(densest <= BUSY * 3 / 5, "{densest} of {BUSY} within half a second");
@@ -88,7 +88,9 @@ async fn a_transfer_that_the_deadline_meets_counts_as_forced() {
         while wire.get_mut().write_all(&piece).await.is_ok() {}
     })
     .await;
-    let (px, address) = serving(tcp(SHORT, &format!("tcp://{}", app.address))).await;
+    // No window before the deadline: on a busy machine a transfer may pause in it.
+    let drain = "grace_period: 7s, hold: 200ms, close: 300ms, close_spread: 1ms, quiet: 200ms, margin: 500ms";
+    let (px, address) = serving(tcp(drain, &format!("tcp://{}", app.address))).await;
     let mut readers = JoinSet::new();
     for _ in 0..COUNT {
         let mut stream = TcpStream::connect(address).await.unwrap();
