@@ -221,7 +221,7 @@ impl Tunnel {
         let left = end.since(now);
         match self.waits(conn) {
             true => QUIET.max(left / 2),
-            false if left < end.since(asked_at) / 2 => QUIET_ENOUGH,
+            false if left < end.since(asked_at) / 2 && !self.relay.down.is_bulk() => QUIET_ENOUGH,
             false => QUIET,
         }
     }

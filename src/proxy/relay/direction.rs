@@ -104,6 +104,11 @@ impl Direction {
         self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
     }
 
+    /// The latest read was large: a transfer, of which more may follow.
+    pub const fn is_bulk(&self) -> bool {
+        self.bulk
+    }
+
     /// Bytes that the other side has taken so far.
     pub const fn written(&self) -> u64 {
         self.written
@@ -271,7 +276,8 @@ impl Direction {
             (Fate::Dropped, _) => 0,
             (Fate::Pass | Fate::EndsWith(_), _) => bytes.len(),
         };
-        if let Some(frames) = &mut self.frames {
+        // Behind a Close nothing counts, and of a read that was cut the frames would not know the rest.
+        if let Some(frames) = self.frames.as_mut().filter(|frames| !frames.has_closed()) {
             frames.advance(bytes);
         }
         (passed, None)

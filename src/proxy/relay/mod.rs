@@ -77,13 +77,16 @@ impl Relay {
         let down = self.down.poll(&mut self.upstream, &mut self.downstream, gear, cx);
         let up = self.up.poll(&mut self.downstream, &mut self.upstream, gear, cx);
         let opaque = self.up.is_opaque();
-        match (up, down) {
+        match (down, up) {
             // What broke under our reading takes no bytes either.
-            (Poll::Pending, Poll::Ready(())) if opaque && self.down.is_source_broken() => Poll::Ready(Flow::Broken),
-            (Poll::Ready(()), Poll::Pending) if opaque && self.up.is_source_broken() => Poll::Ready(Flow::Broken),
-            // Nobody is left to whom what is still read could go.
-            (Poll::Pending, Poll::Ready(())) if opaque && self.up.is_target_gone() => Poll::Ready(Flow::Broken),
-            (Poll::Ready(()), Poll::Pending) if opaque && self.down.is_target_gone() => Poll::Ready(Flow::Broken),
+            (Poll::Ready(()), Poll::Pending) if opaque && self.down.is_source_broken() => Poll::Ready(Flow::Broken),
+            (Poll::Pending, Poll::Ready(())) if opaque && self.up.is_source_broken() => Poll::Ready(Flow::Broken),
+            // The app is gone, and has said its last word.
+            (Poll::Ready(()), Poll::Pending) if opaque && self.up.is_target_gone() => Poll::Ready(Flow::Broken),
+            // A client that is gone takes no answer; and an app that stands still would never hear of it.
+            (Poll::Pending, _) | (_, Poll::Pending) if opaque && self.down.is_target_gone() => {
+                Poll::Ready(Flow::Broken)
+            }
             (Poll::Ready(()), Poll::Ready(())) if self.up.is_broken() || self.down.is_broken() => {
                 Poll::Ready(Flow::Broken)
             }

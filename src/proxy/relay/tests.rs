@@ -176,6 +176,9 @@ async fn told_behind_the_first(parts: [&[u8]; 2]) -> Vec<u8> {
 async fn a_close_is_put_in_behind_the_frame_that_is_open_and_nothing_behind_it() {
     let whole = told_behind_the_first([b"\x81\x02hi", b"\x81\x02no"]).await;
     assert_eq!(whole, b"\x81\x02hi\x88\x02\x03\xe9");
+    // What follows is cut anywhere, and must not be taken for frames.
+    let cut = told_behind_the_first([b"\x81\x02h", b"i\x81\x7f\0\0\0\0\0\0\0\xff\x83\x83\x83\x83"]).await;
+    assert_eq!(cut, b"\x81\x02hi\x88\x02\x03\xe9");
     let half = told_behind_the_first([b"\x01\x04ha", b"lf\x00\x02no"]).await;
     assert_eq!(half, b"\x01\x04half\x88\x02\x03\xe9");
     let head = told_behind_the_first([b"\x81\x7e\x00", b"\x02ok\x81\x02no"]).await;

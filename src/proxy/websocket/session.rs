@@ -122,7 +122,7 @@ impl Session {
             let step = match self.stage {
                 Stage::Open => self.open(asked),
                 Stage::Telling => self.telling(active, asked, cx),
-                Stage::Awaiting => self.awaiting(asked, cx),
+                Stage::Awaiting => self.awaiting(active, asked, cx),
                 Stage::Leaving => self.leaving(active, cx),
             };
             match step {
@@ -207,7 +207,9 @@ impl Session {
         self.leave(SessionEnd::Cut)
     }
 
-    fn awaiting(&mut self, asked: Ask, cx: &mut Context<'_>) -> Step {
+    /// The client's Close may stand behind what an app that is slow to read has not taken.
+    fn awaiting(&mut self, active: &Active, asked: Ask, cx: &mut Context<'_>) -> Step {
+        let time_left = has_time(active);
         let Relay { up, down, .. } = &mut self.relay;
         if up.has_closed() && down.has_closed() {
             return self.leave(self.end);
@@ -217,6 +219,10 @@ impl Session {
             return self.leave(self.end);
         }
         let gone = up.has_ended() || down.is_target_gone();
+        if !gone && !up.is_empty() && time_left {
+            self.be_patient();
+            return Step::Wait;
+        }
         if !gone && self.patience.as_mut().poll(cx).is_pending() {
             return Step::Wait;
         }
@@ -235,8 +241,7 @@ impl Session {
     /// What the client has said waits for an app that is slow to read, as long as there is time.
     fn leaving(&mut self, active: &Active, cx: &mut Context<'_>) -> Step {
         self.be_patient_with_progress();
-        let phase = active.conn().worker().snapshot().phase;
-        let time_left = phase.is_terminating() && phase < Phase::Closing;
+        let time_left = has_time(active);
         let Relay { up, down, .. } = &mut self.relay;
         if down.has_ended() && up.hang_up() {
             // The FIN goes out with the next poll of the relay.
@@ -304,6 +309,12 @@ impl Session {
             _ => self.end,
         }
     }
+}
+
+/// The pod terminates, and the drain may still take its time.
+fn has_time(active: &Active) -> bool {
+    let phase = active.conn().worker().snapshot().phase;
+    phase.is_terminating() && phase < Phase::Closing
 }
 
 /// The client's connection ended; at the end of the budget it was we who dropped it.
