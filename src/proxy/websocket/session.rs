@@ -32,6 +32,8 @@ struct Session {
     patience: Pin<Box<Sleep>>,
     /// Bytes that had gone either way when patience began.
     progress: (u64, u64),
+    /// What the client said waited for the app when patience ended.
+    waited_for_app: bool,
     close_code: u16,
     close_timeout: Duration,
 }
@@ -82,6 +84,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
         end: SessionEnd::Closed,
         patience: Box::pin(sleep(Duration::ZERO)),
         progress: (0, 0),
+        waited_for_app: false,
         close_code: rules.close_code,
         close_timeout: rules.close_timeout,
     };
@@ -219,12 +222,15 @@ impl Session {
             return self.leave(self.end);
         }
         let gone = up.has_ended() || down.is_target_gone();
-        if !gone && !up.is_empty() && time_left {
-            self.be_patient();
-            return Step::Wait;
-        }
         if !gone && self.patience.as_mut().poll(cx).is_pending() {
             return Step::Wait;
+        }
+        let waits_for_app = !up.is_empty() || (self.waited_for_app && up.written() != self.progress.0);
+        if !gone && time_left && waits_for_app {
+            self.waited_for_app = !up.is_empty();
+            self.progress.0 = up.written();
+            self.be_patient();
+            return Step::Again;
         }
         if up.has_closed() {
             // The client began, and the app's answer does not come.
