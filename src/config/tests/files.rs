@@ -33,6 +33,7 @@ fn every_example_loads_without_a_warning() {
         [
             "adaptive-hold.yaml",
             "database.yaml",
+            "events.yaml",
             "full.yaml",
             "grpc.yaml",
             "plain-docker.yaml",
