@@ -1,7 +1,7 @@
 //! Owns where streams end: behind a whole event, whatever ends its lines, and in good order; what is no stream of events
 //! breaks where its client sees it.
 
-use super::{AT_ONCE, ONCE, draining, has_ended, listen, listen_h2, one_worker};
+use super::{AT_ONCE, ONCE, draining, listen, listen_h2, moments_have_come, one_worker};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
 use crate::harness::client::{Ending, Failure, Request, send};
@@ -81,12 +81,7 @@ async fn an_event_in_pieces_is_passed_whole_before_the_end() {
         let (first_half, second_half) = second.split_at(9);
         asked.chunk(event(1) + first_half).await;
         client.read_until(first_half.as_bytes(), SOON).await.expect("the first half");
-        let witness = EventSource::start(address, "/events", ONCE);
-        let mut silent = app.next().await;
-        silent.begin("text/event-stream", "").await;
-        witness.opened(SOON).await;
-        terminate(&px).await;
-        has_ended(&witness).await;
+        moments_have_come(&mut app, &px, address).await;
         asked.write([chunk(second_half), chunk(event(3))].concat()).await;
         let (rest, ending) = client.ending(SOON).await;
         let rest = String::from_utf8(rest).unwrap();

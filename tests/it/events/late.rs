@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{AT_ONCE, MILLIS, ONCE, has_ended, listen, listen_h2, one_worker};
+use super::{AT_ONCE, MILLIS, listen, listen_h2, moments_have_come, one_worker};
 use crate::harness::SOON;
 use crate::harness::client::{Ending, Raw, Request, send};
 use crate::harness::events::{EventSource, StreamEnd};
@@ -22,12 +22,7 @@ async fn a_stream_begun_in_the_drain_has_one_event_or_a_moment() {
     let mut slow = Raw::connect(address).await.unwrap();
     slow.send(Request::get("/slow").encode("toy", "slow")).await.unwrap();
     let mut answering = app.next().await;
-    let witness = EventSource::start(address, "/events", ONCE);
-    let mut silent = app.next().await;
-    silent.begin("text/event-stream", "").await;
-    witness.opened(SOON).await;
-    terminate(&px).await;
-    has_ended(&witness).await;
+    moments_have_come(&mut app, &px, address).await;
 
     for (events, passed) in [(TWO_EVENTS, ONE_EVENT), ("", ""), (": only a comment\n\n", ": only a comment\n\n")] {
         let mut http1 = listen(address).await;

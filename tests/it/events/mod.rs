@@ -19,7 +19,8 @@ use crate::harness::client::{Raw, Request, fresh_id};
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::events::EventSource;
 use crate::harness::h2::{RawH2, request};
-use crate::harness::stage::plain;
+use crate::harness::script::ByHand;
+use crate::harness::stage::{plain, terminate};
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -53,8 +54,13 @@ async fn listen_h2(raw: &mut RawH2) -> u32 {
     stream
 }
 
-/// The end of a stream that was begun after all others shows that their moments have come as well.
-async fn has_ended(witness: &EventSource) {
+/// t0, and the moments of all streams that are open: the end of one that was begun after all others shows them.
+async fn moments_have_come(app: &mut ByHand, px: &Ebbtide, address: SocketAddr) {
+    let witness = EventSource::start(address, "/events", ONCE);
+    let mut silent = app.next().await;
+    silent.begin("text/event-stream", "").await;
+    witness.opened(SOON).await;
+    terminate(px).await;
     witness.has("the end of the witness", SOON, |heard| !heard.ends().is_empty()).await;
 }
 
