@@ -73,9 +73,9 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
     report_missing(index, item, traffic, errors);
     errors.extend(upstream.and_then(|set| wrong_upstream(set, traffic)));
     errors.extend(protocol.filter(|_| traffic == Traffic::Outbound).and_then(wrong_protocol));
+    // What traffic it is can't be told from a word that is none.
+    let told = [direction, protocol].into_iter().flatten().all(|setting| setting.value.is_some());
     for (path, allowed, what) in ONLY {
-        // What traffic it is can't be told from a word that is none.
-        let told = [direction, protocol].into_iter().flatten().all(|setting| setting.value.is_some());
         if let Some(setting) = field(path).filter(|_| told && !allowed.contains(&traffic)) {
             let may_be_tcp = traffic == Traffic::InboundHttp && allowed.contains(&Traffic::InboundTcp);
             let hint = if may_be_tcp { "remove it here, or write protocol: tcp" } else { "remove it here" };

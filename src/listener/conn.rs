@@ -198,14 +198,17 @@ impl Conn {
                 None
             }
         };
-        self.active.set(self.active.get() + 1);
-        Active { conn: Rc::clone(self), stream }
+        self.part_of(stream)
     }
 
     /// The relay that follows an exchange.
     pub fn relay(self: &Rc<Self>) -> Active {
+        self.part_of(None)
+    }
+
+    fn part_of(self: &Rc<Self>, stream: Option<Rc<Stream>>) -> Active {
         self.active.set(self.active.get() + 1);
-        Active { conn: Rc::clone(self), stream: None }
+        Active { conn: Rc::clone(self), stream }
     }
 
     /// The preface is there: this is HTTP/2 from now on.
@@ -326,8 +329,7 @@ impl Active {
 
     /// One more part in the same exchange.
     pub fn again(&self) -> Self {
-        self.conn.active.set(self.conn.active.get() + 1);
-        Self { conn: Rc::clone(&self.conn), stream: self.stream.clone() }
+        self.conn.part_of(self.stream.clone())
     }
 
     /// The HTTP/2 stream, if it is one.
@@ -366,9 +368,9 @@ impl Active {
 
     /// The task of a relay waits, which is polled for nothing else.
     pub fn wait_alone(&self, cx: &Context<'_>) {
-        match &self.stream {
-            Some(stream) => stream.wake_with(Half::Response, cx.waker()),
-            None => self.conn.wake_with(cx.waker()),
+        self.wait(Half::Response, cx);
+        if self.stream.is_none() {
+            self.conn.wake_with(cx.waker());
         }
     }
 

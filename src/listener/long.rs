@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::conn::Ask;
 use crate::lifecycle::machine::Snapshot;
 use crate::lifecycle::phase::Phase;
-use crate::lifecycle::tick::Tick;
+use crate::lifecycle::tick::{Tick, Window};
 
 /// One piece of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,30 +39,34 @@ impl Long {
     pub fn due(self, share: f32, snapshot: &Snapshot, now: Tick) -> Ask {
         let deadline = snapshot.stream_close.map(|window| window.end);
         let past_deadline = deadline.is_some_and(|end| now >= end);
-        let (window, young) = match self.kind {
+        let young = match self.kind {
             // Their ends have to be over when the others' begin to be forced.
             Kind::Session | Kind::Tunnel if past_deadline || snapshot.phase == Phase::Closing => return Ask::FORCE,
-            Kind::Session => (snapshot.session_close, Duration::ZERO),
-            Kind::Tunnel => (snapshot.stream_close, Duration::ZERO),
-            Kind::Events => (snapshot.event_close, LATE_HEAD),
-            Kind::Call => (snapshot.stream_close, LATE_HEAD),
+            Kind::Session | Kind::Tunnel => Duration::ZERO,
+            Kind::Events | Kind::Call => LATE_HEAD,
         };
-        let Some(window) = window else { return Ask::NOTHING };
+        let Some(window) = self.window(snapshot) else { return Ask::NOTHING };
         let moment = window.moment(share).max(self.since + young);
         if now >= deadline.map_or(moment, |end| moment.min(end)) { Ask::CLOSE } else { Ask::NOTHING }
     }
 
     /// It began when others of its kind had been asked to end already.
     pub fn is_late(self, share: f32, snapshot: &Snapshot) -> bool {
-        let window = if self.kind == Kind::Events { snapshot.event_close } else { snapshot.stream_close };
-        window.is_some_and(|window| self.since >= window.moment(share))
+        self.window(snapshot).is_some_and(|window| self.since >= window.moment(share))
+    }
+
+    const fn window(self, snapshot: &Snapshot) -> Option<Window> {
+        match self.kind {
+            Kind::Session => snapshot.session_close,
+            Kind::Events => snapshot.event_close,
+            Kind::Call | Kind::Tunnel => snapshot.stream_close,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifecycle::tick::Window;
 
     fn at(ms: u64) -> Tick {
         Tick::from_millis(ms)

@@ -167,9 +167,12 @@ impl Tunnel {
         if moved || half_closed != was_half_closed {
             conn.since.set(conn.worker().coarse_now());
         }
+        if conn.asked() < Ask::CLOSE {
+            return Poll::Pending;
+        }
         if conn.worker().snapshot().phase.is_terminating() {
             self.close_if_asked(conn, moved, cx);
-        } else if conn.asked() >= Ask::CLOSE && self.closing == Closing::No {
+        } else if self.closing == Closing::No {
             if moved {
                 // The silence was over before the connection.
                 conn.clear_ask();

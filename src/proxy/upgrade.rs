@@ -42,10 +42,7 @@ pub async fn open(
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
     let Some(request) = request.take() else { return Err(Reason::BadTarget) };
-    if inbound.worker.snapshot().phase > Phase::Holding {
-        inbound.worker.metrics.late_refusals.add(0);
-        return Err(Reason::NoNewTunnel);
-    }
+    may_open(inbound)?;
     let work = if headers::is_websocket(request.headers()) { Work::Session } else { Work::Tunnel };
     let request = request.map(|inner| RequestBody::new(inner, active));
     match ask(request, asked, active, inbound, work).await? {
@@ -68,10 +65,7 @@ pub async fn open_stream(
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
     let Some(mut request) = request.take() else { return Err(Reason::BadTarget) };
-    if inbound.worker.snapshot().phase > Phase::Holding {
-        inbound.worker.metrics.late_refusals.add(0);
-        return Err(Reason::NoNewTunnel);
-    }
+    may_open(inbound)?;
     let upgraded = hyper::upgrade::on(&mut request);
     *request.method_mut() = Method::GET;
     headers::prepare(&mut request, Speaks::Http1, active.conn().forwarded_for())?;
@@ -124,6 +118,15 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
         let relay = Relay::new(stream, upstream, Direction::opaque(&ahead), Direction::opaque(&read));
         tunnel::run(relay, &active, permit).await;
     }
+}
+
+/// After the hold no tunnel or session begins (contract §5).
+fn may_open(inbound: &Inbound) -> Result<(), Reason> {
+    if inbound.worker.snapshot().phase > Phase::Holding {
+        inbound.worker.metrics.late_refusals.add(0);
+        return Err(Reason::NoNewTunnel);
+    }
+    Ok(())
 }
 
 fn count(inbound: &Inbound, spoken: Spoken) {

@@ -366,7 +366,7 @@ impl Direction {
     }
 
     /// The side that is written to is gone. What the other side still says is read, so that it can come to its end.
-    pub fn give_up(&mut self) {
+    fn give_up(&mut self) {
         self.kept.clear();
         self.pipe = None;
         self.broken = true;

@@ -23,8 +23,9 @@ use crate::proxy::tunnel::leave;
 use crate::telemetry::metrics::{Forced, Notice, SessionEnd};
 use crate::upstream::connect::Stream;
 
-struct Session {
+struct Session<'a> {
     relay: Relay,
+    active: &'a Active,
     stage: Stage,
     /// As it stands.
     end: SessionEnd,
@@ -34,8 +35,6 @@ struct Session {
     progress: (u64, u64),
     /// What the client said waited for the app when patience ended.
     waited_for_app: bool,
-    close_code: u16,
-    close_timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +71,6 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     }
     active.set_long(Kind::Session);
     let worker = conn.worker();
-    let rules = worker.config.websocket;
     if let Side::Socket(Stream::Tcp(client)) = relay.downstream() {
         // What waits in the kernel stands in front of our Close, and counts against the client's time for it. Fails only
         // on a socket that is already broken.
@@ -80,15 +78,14 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     }
     let mut session = Session {
         relay,
+        active,
         stage: Stage::Open,
         end: SessionEnd::Closed,
         patience: Box::pin(sleep(Duration::ZERO)),
         progress: (0, 0),
         waited_for_app: false,
-        close_code: rules.close_code,
-        close_timeout: rules.close_timeout,
     };
-    let end = poll_fn(|cx| session.poll(active, cx)).await;
+    let end = poll_fn(|cx| session.poll(cx)).await;
     worker.metrics.sessions.add(end as usize);
     tracing::debug!(client = %conn.client.get(), outcome = end.name(), "a WebSocket session has ended");
     if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) && worker.snapshot().phase.is_terminating() {
@@ -103,30 +100,26 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
 
 // === impl Session ===
 
-impl Session {
-    fn poll(&mut self, active: &Active, cx: &mut Context<'_>) -> Poll<SessionEnd> {
-        active.wait_alone(cx);
+impl Session<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        self.active.wait_alone(cx);
         loop {
-            let asked = active.asked();
-            // In a small budget there is less time (contract §3).
-            if let Some(deadlines) = active.conn().worker().snapshot().deadlines {
-                self.close_timeout = self.close_timeout.min(deadlines.drain_deadline.since(deadlines.hold_end) / 2);
-            }
-            if asked == Ask::KILL || active.conn().asked() == Ask::KILL {
+            let asked = self.active.asked();
+            if asked == Ask::KILL || self.active.conn().asked() == Ask::KILL {
                 return Poll::Ready(match (self.stage, self.end) {
                     (Stage::Leaving, end) | (Stage::Awaiting, end @ SessionEnd::AppDied) => end,
                     (Stage::Awaiting, _) => SessionEnd::Unanswered,
                     (Stage::Open | Stage::Telling, _) => SessionEnd::Cut,
                 });
             }
-            if let Poll::Ready(flow) = self.relay.poll(&active.conn().worker().gear, cx) {
+            if let Poll::Ready(flow) = self.relay.poll(&self.active.conn().worker().gear, cx) {
                 return Poll::Ready(self.outcome(flow));
             }
             let step = match self.stage {
                 Stage::Open => self.open(asked),
-                Stage::Telling => self.telling(active, asked, cx),
-                Stage::Awaiting => self.awaiting(active, asked, cx),
-                Stage::Leaving => self.leaving(active, cx),
+                Stage::Telling => self.telling(asked, cx),
+                Stage::Awaiting => self.awaiting(asked, cx),
+                Stage::Leaving => self.leaving(cx),
             };
             match step {
                 Step::Again => {}
@@ -176,11 +169,11 @@ impl Session {
         if up.has_ended() {
             return self.leave(SessionEnd::ClientGone);
         }
-        self.tell(self.close_code, SessionEnd::ClosedByNotice)
+        self.tell(self.close_code(), SessionEnd::ClosedByNotice)
     }
 
     /// The frame that is open may be long, and the client slow; but it has to move.
-    fn telling(&mut self, active: &Active, asked: Ask, cx: &mut Context<'_>) -> Step {
+    fn telling(&mut self, asked: Ask, cx: &mut Context<'_>) -> Step {
         self.be_patient_with_progress();
         let Relay { up, down, .. } = &mut self.relay;
         if down.is_lost() {
@@ -197,7 +190,7 @@ impl Session {
                 self.end = SessionEnd::Closed;
             }
             if self.end == SessionEnd::ClosedByNotice {
-                active.conn().worker().metrics.notices.add(Notice::WebsocketClose as usize);
+                self.active.conn().worker().metrics.notices.add(Notice::WebsocketClose as usize);
             }
             return self.await_close();
         }
@@ -211,14 +204,10 @@ impl Session {
     }
 
     /// The client's Close may stand behind what an app that is slow to read has not taken.
-    fn awaiting(&mut self, active: &Active, asked: Ask, cx: &mut Context<'_>) -> Step {
-        let time_left = has_time(active);
+    fn awaiting(&mut self, asked: Ask, cx: &mut Context<'_>) -> Step {
         let Relay { up, down, .. } = &mut self.relay;
-        if up.has_closed() && down.has_closed() {
-            return self.leave(self.end);
-        }
-        if up.has_closed() && down.has_ended() {
-            // The app has hung up instead of answering, which is its own affair.
+        // An app that hangs up instead of answering does as it likes.
+        if up.has_closed() && (down.has_closed() || down.has_ended()) {
             return self.leave(self.end);
         }
         let gone = up.has_ended() || down.is_target_gone();
@@ -226,7 +215,7 @@ impl Session {
             return Step::Wait;
         }
         let waits_for_app = !up.is_empty() || (self.waited_for_app && up.written() != self.progress.0);
-        if !gone && time_left && waits_for_app {
+        if !gone && waits_for_app && has_time(self.active) {
             self.waited_for_app = !up.is_empty();
             self.progress.0 = up.written();
             self.be_patient();
@@ -235,7 +224,7 @@ impl Session {
         if up.has_closed() {
             // The client began, and the app's answer does not come.
             let end = self.end;
-            return if gone { self.leave(end) } else { self.tell(self.close_code, SessionEnd::ClosedByNotice) };
+            return if gone { self.leave(end) } else { self.tell(self.close_code(), SessionEnd::ClosedByNotice) };
         }
         self.leave(match self.end {
             SessionEnd::AppDied => self.end,
@@ -245,15 +234,14 @@ impl Session {
     }
 
     /// What the client has said waits for an app that is slow to read, as long as there is time.
-    fn leaving(&mut self, active: &Active, cx: &mut Context<'_>) -> Step {
+    fn leaving(&mut self, cx: &mut Context<'_>) -> Step {
         self.be_patient_with_progress();
-        let time_left = has_time(active);
         let Relay { up, down, .. } = &mut self.relay;
         if down.has_ended() && up.hang_up() {
             // The FIN goes out with the next poll of the relay.
             return Step::Again;
         }
-        if self.patience.as_mut().poll(cx).is_ready() && (up.is_empty() || !time_left) {
+        if self.patience.as_mut().poll(cx).is_ready() && (up.is_empty() || !has_time(self.active)) {
             return Step::Over;
         }
         match (down.has_ended(), down.is_fin_sent(), up.is_fin_sent()) {
@@ -280,11 +268,12 @@ impl Session {
     /// FIN to the client behind what is on its way; a Close to the app, if it has not had one, and time to answer it.
     fn leave(&mut self, end: SessionEnd) -> Step {
         self.end = end;
+        let code = self.close_code();
         let Relay { up, down, .. } = &mut self.relay;
         down.drop_the_rest();
         let _ = down.hang_up();
         if !up.has_closed() && up.at_boundary() && !up.is_fin_sent() && !down.has_ended() {
-            up.end_with(close(self.close_code, LEAVING, true));
+            up.end_with(close(code, LEAVING, true));
         } else {
             up.drop_the_rest();
         }
@@ -302,7 +291,16 @@ impl Session {
     }
 
     fn be_patient(&mut self) {
-        self.patience.as_mut().reset(Instant::now() + self.close_timeout);
+        let worker = self.active.conn().worker();
+        // In a small budget there is less time (contract §3).
+        let half_of_drain = worker.snapshot().deadlines.map(|at| at.drain_deadline.since(at.hold_end) / 2);
+        let longest = worker.config.websocket.close_timeout;
+        let length = half_of_drain.map_or(longest, |half| longest.min(half));
+        self.patience.as_mut().reset(Instant::now() + length);
+    }
+
+    fn close_code(&self) -> u16 {
+        self.active.conn().worker().config.websocket.close_code
     }
 
     /// Both directions are over by themselves.

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{SHORT, Stage, echo};
+use super::{SHORT, Stage, echo, from_clients};
 use crate::harness::SOON;
 use crate::harness::app::{App, AppOptions, Flow, OnTerm};
 use crate::harness::client::{Ending, Raw};
@@ -113,8 +113,7 @@ async fn new_connections_are_served_until_the_drain_is_over_and_then_see_a_fin()
     keeper.half_close().await.unwrap();
     assert_eq!(keeper.ending(SOON).await, (Vec::new(), Ending::Fin));
     px.phase_becomes("lingering", SOON).await;
-    // ebbtide's own dials bring no byte.
-    let spoken = || app.journal.lines("received").iter().filter(|line| line.get("bytes") != "0").count();
+    let spoken = || from_clients(&app.journal).len();
     let before = spoken();
     for says in ["", "hello"] {
         closed_unserved(address, says).await;
@@ -178,8 +177,7 @@ async fn the_apps_sigterm_waits_for_its_connections() {
         Event::Exited(Who::App(0), Exit::Code(0)),
         Event::Exited(Who::Ebbtide, Exit::Code(0)),
     ]);
-    let lines = pod.journal(0).lines("received");
-    let last = lines.iter().filter(|line| line.get("bytes") != "0").map(|line| line.at).max().unwrap();
+    let last = from_clients(&pod.journal(0)).iter().map(|line| line.at).max().unwrap();
     assert!(pod.journal(0).term_at().unwrap() >= last, "the last connection was still open");
     let report = pod.ebbtide().termination_text();
     assert!(report.contains("\"drained\""), "{report}");

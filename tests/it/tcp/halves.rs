@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::{MILLIS, SHORT, Stage, echo};
+use super::{MILLIS, SHORT, Stage, echo, from_clients};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, Flow, GREETING};
 use crate::harness::client::{Ending, Raw};
 use crate::harness::http::{Sum, pattern};
 use crate::harness::script::ByHand;
 use crate::harness::stage::{LONG, alone, listener, listeners, serving, tcp, terminate};
+use crate::harness::wait::eventually;
 
 #[tokio::test]
 async fn a_server_that_speaks_first_is_heard() {
@@ -58,10 +59,9 @@ async fn either_side_may_end_first_in_both_directions_of_the_network() {
                 assert_both_halves(address, server_ends_first, &sent, &reply).await;
             }
         }
-        let whole = |one: &&crate::harness::app::journal::Line| one.get("sum") == Sum::of(&sent).hex();
-        crate::harness::wait::eventually("four whole uploads at the app", SOON, || {
-            let lines = app.journal.lines("received");
-            let count = lines.iter().filter(whole).count();
+        eventually("four whole uploads at the app", SOON, || {
+            let lines = from_clients(&app.journal);
+            let count = lines.iter().filter(|line| line.get("sum") == Sum::of(&sent).hex()).count();
             let clean = lines.iter().all(|line| line.get("how") == "fin");
             if count == 4 && clean { Ok(()) } else { Err((count, clean)) }
         })

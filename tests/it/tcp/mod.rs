@@ -22,10 +22,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::harness::SOON;
+use crate::harness::app::journal::{Journal, Line};
 use crate::harness::app::{App, AppOptions, Flow};
 use crate::harness::client::Raw;
 use crate::harness::ebbtide::{Config, Ebbtide};
 use crate::harness::stage::{alone, serving, tcp};
+use crate::harness::wait::eventually;
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -60,14 +62,19 @@ impl Stage {
 
     /// What the app has noted of so many connections that said something.
     async fn received(&self, count: usize) -> Vec<(String, String)> {
-        let said = |line: &crate::harness::app::journal::Line| line.get("bytes") != "0";
-        let lines = crate::harness::wait::eventually("what the app has received", SOON, || {
-            let lines: Vec<_> = self.app.journal.lines("received").into_iter().filter(said).collect();
+        let lines = eventually("what the app has received", SOON, || {
+            let lines = from_clients(&self.app.journal);
             if lines.len() >= count { Ok(lines) } else { Err(lines.len()) }
         })
         .await;
         lines.iter().map(|line| (line.get("sum").to_owned(), line.get("how").to_owned())).collect()
     }
+}
+
+/// What the app has noted of connections that said something: ebbtide's own dials bring no byte, and end as the app makes
+/// them.
+fn from_clients(journal: &Journal) -> Vec<Line> {
+    journal.lines("received").into_iter().filter(|line| line.get("bytes") != "0").collect()
 }
 
 /// Descriptors of the process: sockets, and ends of pipes.
