@@ -22,6 +22,7 @@ use crate::listener::bind::bind;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::report::Report;
+use crate::tls::reload::{self, ListenerTls};
 use crate::upstream::probe;
 use crate::worker::{Bound, Worker};
 use crate::{control, system};
@@ -32,6 +33,9 @@ pub enum AppError {
     /// One or more sockets could not be bound; one line each.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Bind(Vec<BindError>),
+    /// The files of one or more listeners can't be used; one line each.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Tls(Vec<reload::ListenerError>),
     /// The control socket could not be bound.
     #[error(transparent)]
     Control(#[from] control::BindError),
@@ -97,9 +101,10 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     let watchdog = Watchdog::start(expired)?;
     let names = inbound(&config).map(|listener| listener.name.clone()).collect();
     let (driver, lifecycle) = Driver::new(Rules::new(&config, budget.clone()), names, watchdog);
+    let (keeper, tls) = reload::load(&config.listeners).map_err(AppError::Tls)?;
     let (sockets, admin_socket) = bind_all(&config).map_err(AppError::Bind)?;
     let control_socket = control::bind(&config.control_socket)?;
-    let workers = start_workers(lifecycle, metrics, &config, max_connections, &sockets)?;
+    let workers = start_workers(lifecycle, metrics, &config, max_connections, &tls, &sockets)?;
     log_addresses(&config, &sockets, &admin_socket);
     let control_address = control_socket.local_addr().map_or_else(|_| String::new(), |a| control::describe(&a));
     tracing::info!(listener = "control", address = control_address, "listening");
@@ -107,6 +112,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     drop(sockets);
     let admin = Admin::new(lifecycle, metrics, &config, descriptors);
     control::serve(control_socket, &admin)?;
+    drop(tokio::task::spawn_local(keeper.run(metrics)));
     let upstreams: Vec<UpstreamAddr> = inbound(&config).map(|listener| listener.upstream.clone()).collect();
     for (number, listener) in inbound(&config).enumerate() {
         drop(tokio::task::spawn_local(probe::run(lifecycle, number, listener.clone())));
@@ -186,6 +192,7 @@ fn start_workers(
     metrics: &'static Metrics,
     config: &Arc<Config>,
     max_connections: usize,
+    tls: &[ListenerTls],
     sockets: &[Bound],
 ) -> io::Result<Vec<std::thread::JoinHandle<()>>> {
     let count = config.workers.unwrap_or_else(system::default_workers).get();
@@ -194,12 +201,13 @@ fn start_workers(
         .map(|number| {
             let config = Arc::clone(config);
             let ready = ready.clone();
+            let tls = tls.to_vec();
             let sockets: Vec<Bound> =
                 sockets.iter().map(|(index, socket)| Ok((*index, socket.try_clone()?))).collect::<io::Result<_>>()?;
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let started = ready.clone();
                 let report = move || drop(started.send(Ok(())));
-                if let Err(error) = Worker::run(lifecycle, metrics, config, max_connections, sockets, report) {
+                if let Err(error) = Worker::run(lifecycle, metrics, config, max_connections, tls, sockets, report) {
                     // The receiver is gone only if another worker has failed already.
                     drop(ready.send(Err(error)));
                 }

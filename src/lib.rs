@@ -11,6 +11,8 @@ pub mod worker;
 pub mod admin;
 pub mod control;
 pub mod telemetry;
+pub mod tls;
+pub mod transport;
 pub mod config;
 pub mod system;
 pub mod app;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::config::{Config, Direction, Protocol};
@@ -24,6 +25,7 @@ use crate::listener::streams::{ACK_TIMER, Http2};
 use crate::proxy::relay::Gear;
 use crate::proxy::{Inbound, outbound};
 use crate::telemetry::metrics::{Forced, Metrics};
+use crate::tls::reload::ListenerTls;
 use crate::upstream::remote::Remote;
 
 /// What every connection of a worker may use.
@@ -43,6 +45,10 @@ pub struct Worker {
     inbound: RefCell<Vec<Rc<Inbound>>>,
     /// What all its relays share.
     pub gear: Gear,
+    /// Handshakes that may go on before everybody else has.
+    pub handshake_turns: Semaphore,
+    /// What each listener of the configuration speaks TLS with.
+    tls: Vec<ListenerTls>,
 }
 
 /// Runs hyper's tasks on the worker that started them.
@@ -71,6 +77,8 @@ const RECLAIM_AFTER: Duration = Duration::from_millis(250);
 const LEAD: Duration = Duration::from_millis(30);
 /// A connection just opened, or just answered, gets this long to speak.
 const LATE_SILENCE: Duration = Duration::from_secs(1);
+/// Each takes some 200 µs of a core.
+const HANDSHAKES: usize = 4;
 /// Longest work after the end: answers to what waits in the accept queues.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
 /// A connection that came just before the end gets this long to speak.
@@ -88,6 +96,7 @@ impl Worker {
         metrics: &'static Metrics,
         config: Arc<Config>,
         max_connections: usize,
+        tls: Vec<ListenerTls>,
         sockets: Vec<Bound>,
         started: impl FnOnce(),
     ) -> std::io::Result<()> {
@@ -104,6 +113,8 @@ impl Worker {
             conns: RefCell::default(),
             inbound: RefCell::default(),
             gear: Gear::new(),
+            handshake_turns: Semaphore::new(HANDSHAKES),
+            tls,
         });
         let result = runtime.block_on(worker.serve(sockets, started));
         // A name that is being looked up must not keep the process.
@@ -168,14 +179,15 @@ impl Worker {
             let listener = &self.config.listeners[index];
             match listener.direction {
                 Direction::Inbound => {
-                    let inbound = Rc::new(Inbound::new(Rc::clone(&self), number, listener));
+                    let tls = self.tls[index].clone();
+                    let inbound = Rc::new(Inbound::new(Rc::clone(&self), number, listener, tls));
                     number += 1;
                     self.inbound.borrow_mut().push(Rc::clone(&inbound));
                     let task = tokio::task::spawn_local(accept::inbound(Rc::clone(&socket), Rc::clone(&inbound)));
                     accepting.push(Accepting { task, socket, inbound });
                 }
                 Direction::Outbound => {
-                    let remote = Remote::new(listener);
+                    let remote = Remote::new(listener, self.tls[index].client.clone());
                     drop(tokio::task::spawn_local(outbound::serve(socket, Rc::clone(&self), remote)));
                 }
             }

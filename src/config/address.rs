@@ -37,7 +37,8 @@ pub(super) fn parse_bind(text: &str) -> Result<SocketAddr, Fault> {
     Err(Fault::new("is not an address to listen on").hint("write it like 0.0.0.0:14080, [::]:14080 or :14080"))
 }
 
-/// Reads `http://HOST[:PORT]` (`h2c`, `auto` likewise), `unix:///PATH` or `tcp://HOST:PORT[,HOST:PORT...]`.
+/// Reads `http://HOST[:PORT]` (`h2c`, `auto`, `https` likewise), `unix:///PATH` or `tcp://HOST:PORT[,HOST:PORT...]`
+/// (`tls` likewise).
 pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(without_scheme(text));
@@ -46,12 +47,9 @@ pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
         "http" => parse_authority(rest, Some(80)).map(UpstreamAddr::Http),
         "h2c" => parse_authority(rest, Some(80)).map(UpstreamAddr::H2c),
         "auto" => parse_authority(rest, Some(80)).map(UpstreamAddr::Auto),
-        // The scheme may stand before each host.
-        "tcp" => rest
-            .split(',')
-            .map(|one| parse_authority(one.trim().trim_start_matches("tcp://"), None))
-            .collect::<Result<_, _>>()
-            .map(UpstreamAddr::Tcp),
+        "https" => parse_authority(rest, Some(443)).map(UpstreamAddr::Https),
+        "tcp" => parse_hosts(rest, "tcp://").map(UpstreamAddr::Tcp),
+        "tls" => parse_hosts(rest, "tls://").map(UpstreamAddr::Tls),
         "unix" => {
             let path = Path::new(rest);
             if !path.is_absolute() {
@@ -61,10 +59,14 @@ pub(super) fn parse_upstream(text: &str) -> Result<UpstreamAddr, Fault> {
             }
             parse_socket_path(rest).map(UpstreamAddr::Unix)
         }
-        "https" => Err(Fault::new("uses https://, which this version does not speak yet")
-            .hint("use http://, h2c://, auto:// or unix:// (without TLS) for now")),
-        _ => Err(Fault::new("has an unknown scheme").hint("use http://, h2c://, auto://, unix:// or tcp://")),
+        _ => Err(Fault::new("has an unknown scheme")
+            .hint("use http://, https://, h2c://, auto://, unix://, tcp:// or tls://")),
     }
+}
+
+/// The scheme may stand before each host.
+fn parse_hosts(text: &str, scheme: &str) -> Result<Vec<HostPort>, Fault> {
+    text.split(',').map(|one| parse_authority(one.trim().trim_start_matches(scheme), None)).collect()
 }
 
 /// Reads the absolute path of a Unix socket.
@@ -150,12 +152,32 @@ fn is_too_large_a_port(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && parse_port(text).is_none()
 }
 
-fn is_host_name(text: &str) -> bool {
+pub(super) fn is_host_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
     (1..=253).contains(&text.len()) && text.bytes().all(allowed)
 }
 
+fn joined(hosts: &[HostPort]) -> String {
+    hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
 // === impl UpstreamAddr ===
+
+impl UpstreamAddr {
+    /// Its hosts, in their order; none for a Unix socket.
+    pub fn hosts(&self) -> &[HostPort] {
+        match self {
+            Self::Http(host) | Self::H2c(host) | Self::Auto(host) | Self::Https(host) => std::slice::from_ref(host),
+            Self::Tcp(hosts) | Self::Tls(hosts) => hosts,
+            Self::Unix(_) => &[],
+        }
+    }
+
+    /// TLS is spoken there.
+    pub const fn is_tls(&self) -> bool {
+        matches!(self, Self::Https(_) | Self::Tls(_))
+    }
+}
 
 impl fmt::Display for UpstreamAddr {
     /// The URL that [`Config`](super::Config) was given, with its port.
@@ -164,9 +186,9 @@ impl fmt::Display for UpstreamAddr {
             Self::Http(at) => write!(f, "http://{at}"),
             Self::H2c(at) => write!(f, "h2c://{at}"),
             Self::Auto(at) => write!(f, "auto://{at}"),
-            Self::Tcp(all) => {
-                write!(f, "tcp://{}", all.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-            }
+            Self::Https(at) => write!(f, "https://{at}"),
+            Self::Tcp(all) => write!(f, "tcp://{}", joined(all)),
+            Self::Tls(all) => write!(f, "tls://{}", joined(all)),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }

@@ -66,17 +66,11 @@ fn leads_back(
     admin: SocketAddr,
     control: &ControlSocket,
 ) -> Option<String> {
-    let targets = match upstream {
-        UpstreamAddr::Http(target) | UpstreamAddr::H2c(target) | UpstreamAddr::Auto(target) => {
-            std::slice::from_ref(target)
-        }
-        UpstreamAddr::Tcp(targets) => targets,
-        UpstreamAddr::Unix(path) => {
-            let is_control = matches!(control, ControlSocket::Path(control) if control == path);
-            return is_control.then(|| "our control socket".to_owned());
-        }
-    };
-    let reached = |bind| targets.iter().any(|target| reaches(target, bind));
+    if let UpstreamAddr::Unix(path) = upstream {
+        let is_control = matches!(control, ControlSocket::Path(control) if control == path);
+        return is_control.then(|| "our control socket".to_owned());
+    }
+    let reached = |bind| upstream.hosts().iter().any(|target| reaches(target, bind));
     if reached(admin) {
         return Some(format!("our admin port {admin}"));
     }

@@ -50,13 +50,24 @@ pub static KEYS: &[Key] = &[
     key(PROTOCOL, Kind::Word(&["http", "tcp"]), "", "`http`: HTTP/1, HTTP/2, gRPC, WebSocket and events, told apart by ebbtide. `tcp`: bytes as they are. Follows from `upstream` and `direction`; needed only for `tcp` to a Unix socket."),
     key(BIND, Kind::Bind, "[::]:14080", "Address to listen on. Outbound listeners have no default. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_LISTEN").flag("listen"),
-    key(UPSTREAM, Kind::Upstream, "", "Inbound: `http://HOST:PORT`, `h2c://` (HTTP/2, gRPC), `auto://` (asks the app), `unix:///PATH` (asks as well), `tcp://HOST:PORT` (bytes). Outbound: `tcp://HOST:PORT`, or several like `tcp://a:5672,b:5672`, tried in this order. Variable and flag set the first inbound listener.")
+    key(UPSTREAM, Kind::Upstream, "", "Inbound: `http://HOST:PORT`, `h2c://` (HTTP/2, gRPC), `auto://` (asks the app), `https://` (TLS; HTTP/2 if both sides speak it), `unix:///PATH` (asks the app), `tcp://HOST:PORT` (bytes), `tls://HOST:PORT` (bytes inside TLS). Outbound: `tcp://HOST:PORT` or `tls://HOST:PORT`, or several like `tcp://a:5672,b:5672`, tried in this order. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_UPSTREAM").flag("upstream"),
     key(CONNECT_TIMEOUT, Kind::Duration(Duration::from_millis(1)), "5s", "Outbound only: longest wait for a connection, over all addresses of all hosts."),
     key(IDLE_TIMEOUT, Kind::DurationOrOff, "off", "Inbound `tcp` only: silence both ways that ends a connection."),
     key(HALF_CLOSED_TIMEOUT, Kind::DurationOrOff, "1h", "Inbound `tcp` only: silence that ends a connection of which one side has closed."),
     key(PROXY_FROM, Kind::Networks, "", "Inbound only: sources (`10.0.0.0/8`, several as a list) whose connections begin with a PROXY protocol header, version 1 or 2. Nobody else's header is believed; IPv4 sources are written as IPv4."),
     key(SEND_PROXY, Kind::Switch, "off", "Inbound `tcp` only: begin each connection to the app with a PROXY protocol header, version 2, so that it learns the client's address."),
+    key(TLS_CERTIFICATES, Kind::Certificates, "", "Inbound only: speak TLS, with these certificates. Each is a folder with `tls.crt` and `tls.key`, as a Secret is mounted, or `CHAIN.pem:KEY.pem`. Of several (a list) the client's server name decides; the first is for everybody else. Changed files are taken up by themselves. Variable and flag set the first inbound listener.")
+        .env("EBBTIDE_TLS_CERTIFICATES").flag("tls-certificates"),
+    key(TLS_MIN_VERSION, Kind::Word(&["1.2", "1.3"]), "1.2", "Oldest version of TLS that clients may speak."),
+    key(TLS_CLIENT_CA, Kind::Path, "", "PEM file with the authorities of client certificates: clients are asked for one."),
+    key(TLS_CLIENT_AUTH, Kind::Word(&["required", "optional"]), "required", "Whether a client without a certificate is refused. A bad certificate always is."),
+    key(TLS_CLIENT_NAMES, Kind::SubjectNames, "", "Clients that may come, by a subject alternative name of their certificate: `client.example`, `*.example`, `spiffe://cluster.local/ns/shop/*`, an IP address; several as a list. All that the authorities vouch for if it is not set."),
+    key(UPSTREAM_CA, Kind::Path, "", "PEM file with the authorities that vouch for an `https://` or `tls://` upstream. Variable and flag set the first inbound listener.")
+        .env("EBBTIDE_UPSTREAM_CA").flag("upstream-ca"),
+    key(UPSTREAM_NAME, Kind::ServerName, "", "Name that the upstream's certificate must have, and that it is asked for (SNI). The upstream's host if it is not set."),
+    key(UPSTREAM_CERTIFICATE, Kind::Certificate, "", "Our own certificate towards the upstream, if it asks for one; a folder or `CHAIN.pem:KEY.pem`."),
+    key(UPSTREAM_SKIP, Kind::Switch, "off", "Believe whoever answers at the upstream's address. Only for a path that nobody else can reach; it is warned about at each start."),
     key("admin.bind", Kind::Bind, "[::]:14090", "Address of the admin port, for the kubelet and Prometheus.").env("EBBTIDE_ADMIN").flag("admin"),
     key("admin.token", Kind::Secret, "", "Hooks that send it as `X-Ebbtide-Token` have places reserved at `/app-stop`.")
         .env("EBBTIDE_ADMIN_TOKEN").not_in_file(),
@@ -219,4 +230,13 @@ pub(super) const IDLE_TIMEOUT: &str = "listeners[].idle_timeout";
 pub(super) const HALF_CLOSED_TIMEOUT: &str = "listeners[].half_closed_timeout";
 pub(super) const PROXY_FROM: &str = "listeners[].proxy_protocol_from";
 pub(super) const SEND_PROXY: &str = "listeners[].send_proxy_protocol";
+pub(super) const TLS_CERTIFICATES: &str = "listeners[].tls.certificates";
+pub(super) const TLS_MIN_VERSION: &str = "listeners[].tls.min_version";
+pub(super) const TLS_CLIENT_CA: &str = "listeners[].tls.client_ca";
+pub(super) const TLS_CLIENT_AUTH: &str = "listeners[].tls.client_auth";
+pub(super) const TLS_CLIENT_NAMES: &str = "listeners[].tls.client_names";
+pub(super) const UPSTREAM_CA: &str = "listeners[].upstream_tls.ca";
+pub(super) const UPSTREAM_NAME: &str = "listeners[].upstream_tls.server_name";
+pub(super) const UPSTREAM_CERTIFICATE: &str = "listeners[].upstream_tls.certificate";
+pub(super) const UPSTREAM_SKIP: &str = "listeners[].upstream_tls.insecure_skip_verify";
 pub(super) const HOLD: &str = "drain.hold";

@@ -8,7 +8,7 @@ use super::keys::{
 };
 use super::source::{Item, Setting};
 use super::value::Value;
-use super::{Direction, ListenerConfig, Protocol, ResolvedValue, UpstreamAddr, units};
+use super::{Direction, ListenerConfig, Protocol, ResolvedValue, UpstreamAddr, tls, units};
 
 /// A listener with the places of its parts, for the checks between them.
 #[derive(Debug)]
@@ -65,9 +65,8 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
     let inbound = direction.is_none_or(|setting| setting.text.trim() != "outbound");
     let traffic = match (inbound, parsed(protocol), parsed(upstream)) {
         (false, _, _) => Traffic::Outbound,
-        (true, Some(Value::Word("tcp")), _) | (true, None, Some(Value::Upstream(UpstreamAddr::Tcp(_)))) => {
-            Traffic::InboundTcp
-        }
+        (true, Some(Value::Word("tcp")), _)
+        | (true, None, Some(Value::Upstream(UpstreamAddr::Tcp(_) | UpstreamAddr::Tls(_)))) => Traffic::InboundTcp,
         (true, _, _) => Traffic::InboundHttp,
     };
     report_missing(index, item, traffic, errors);
@@ -83,6 +82,13 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
             errors.push(setting.error(fault));
         }
     }
+
+    for setting in tls::SERVER.iter().filter_map(|path| field(path)).filter(|_| told && !inbound) {
+        let fault = Fault::new("is for an inbound listener only");
+        errors.push(setting.error(fault.hint("remove it here; TLS towards the service is upstream: tls://")));
+    }
+    let server_tls = if inbound { tls::server(item, errors) } else { None };
+    let upstream_tls = tls::upstream(item, upstream, errors);
 
     let value = |path: &str| match (field(path), keys::find(path)) {
         (Some(setting), _) => setting.value.clone(),
@@ -118,6 +124,8 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
             Vec::new()
         },
         send_proxy_protocol: matches!(value(SEND_PROXY), Some(Value::Switch(true))),
+        tls: server_tls,
+        upstream_tls,
     };
     let or_default = |path: &str| field(path).map_or(Origin::Default, |setting| setting.origin.clone());
     let off = |length: Option<Duration>| length.map_or_else(|| "off".to_owned(), units::format_duration);
@@ -141,6 +149,10 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
         if allowed.contains(&traffic) {
             shown.push((path.trim_start_matches("listeners[]."), text, or_default(path)));
         }
+    }
+    let of_server = config.tls.iter().flat_map(|_| tls::SERVER);
+    for path in of_server.chain(config.upstream_tls.iter().flat_map(|_| tls::UPSTREAM)) {
+        shown.push((path.trim_start_matches("listeners[]."), tls::shown(item, path), or_default(path)));
     }
     Some(Placed {
         index,
@@ -185,16 +197,21 @@ fn wrong_upstream(setting: &Setting, traffic: Traffic) -> Option<ConfigError> {
         return None;
     };
     let fault = match (upstream, traffic) {
-        (UpstreamAddr::Tcp(_), Traffic::Outbound) | (UpstreamAddr::Unix(_), Traffic::InboundTcp) => return None,
-        (UpstreamAddr::Tcp(all), Traffic::InboundTcp) if all.len() == 1 => return None,
-        (UpstreamAddr::Tcp(_), Traffic::InboundTcp) => Fault::new("has several hosts, and this pod has one app")
-            .hint("give one; several are for outbound listeners"),
-        (UpstreamAddr::Tcp(_), Traffic::InboundHttp) => Fault::new("tcp:// does not fit protocol: http")
-            .hint("use http://, h2c://, auto:// or unix:// for an app that speaks HTTP, or write protocol: tcp"),
+        (UpstreamAddr::Tcp(_) | UpstreamAddr::Tls(_), Traffic::Outbound) => return None,
+        (UpstreamAddr::Unix(_), Traffic::InboundTcp) => return None,
+        (UpstreamAddr::Tcp(all) | UpstreamAddr::Tls(all), Traffic::InboundTcp) if all.len() == 1 => return None,
+        (UpstreamAddr::Tcp(_) | UpstreamAddr::Tls(_), Traffic::InboundTcp) => {
+            Fault::new("has several hosts, and this pod has one app")
+                .hint("give one; several are for outbound listeners")
+        }
+        (UpstreamAddr::Tcp(_) | UpstreamAddr::Tls(_), Traffic::InboundHttp) => Fault::new(
+            "does not fit protocol: http",
+        )
+        .hint("use http://, https://, h2c://, auto:// or unix:// for an app that speaks HTTP, or write protocol: tcp"),
         (_, Traffic::InboundHttp) => return None,
         (_, Traffic::InboundTcp) => Fault::new("does not fit protocol: tcp")
-            .hint("write it like tcp://127.0.0.1:5432 or unix:///run/app.sock, or remove protocol"),
-        (_, Traffic::Outbound) => Fault::new("an outbound listener needs tcp://")
+            .hint("write it like tcp://127.0.0.1:5432, tls:// or unix:///run/app.sock, or remove protocol"),
+        (_, Traffic::Outbound) => Fault::new("an outbound listener needs tcp:// or tls://")
             .hint("write it like tcp://db.example:5432, or remove direction: outbound"),
     };
     Some(setting.error(fault))

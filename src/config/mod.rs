@@ -12,6 +12,7 @@ mod yaml;
 mod source;
 mod validate;
 mod listeners;
+mod tls;
 mod conflicts;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,9 @@ use ipnet::IpNet;
 pub use self::error::{ConfigError, Origin};
 pub use self::keys::{KEYS, Key, clap_args, config_file, flags_from};
 pub use self::source::Environment;
+pub use self::tls::{
+    CertificateFiles, ClientCertificates, ServerTlsConfig, SubjectName, TlsVersion, UpstreamTlsConfig,
+};
 pub use self::value::Kind;
 
 /// Reads all sources. `file` is `--config`; without it `EBBTIDE_CONFIG` names the file, if there is one.
@@ -146,6 +150,10 @@ pub struct ListenerConfig {
     pub proxy_protocol_from: Vec<IpNet>,
     /// Inbound TCP: tell the app the client's address by a PROXY protocol header.
     pub send_proxy_protocol: bool,
+    /// Inbound: TLS towards clients.
+    pub tls: Option<ServerTlsConfig>,
+    /// TLS towards the upstream, of which the scheme decides.
+    pub upstream_tls: Option<UpstreamTlsConfig>,
 }
 
 /// What a listener makes of the bytes.
@@ -175,10 +183,14 @@ pub enum UpstreamAddr {
     H2c(HostPort),
     /// `auto://HOST:PORT`: to the app what the client speaks (inbound only).
     Auto(HostPort),
-    /// `unix:///PATH`: likewise, over a Unix socket; bytes as they are where the listener's protocol is TCP (inbound only).
+    /// `https://HOST:PORT`: HTTP/1.1 or HTTP/2 inside TLS, as the client speaks and the app agrees to (inbound only).
+    Https(HostPort),
+    /// `unix:///PATH`: as `auto`, over a Unix socket; bytes as they are where the listener's protocol is TCP (inbound only).
     Unix(PathBuf),
     /// `tcp://HOST:PORT`: bytes as they are. Outbound there may be several, tried in this order; never empty.
     Tcp(Vec<HostPort>),
+    /// `tls://HOST:PORT`: bytes inside TLS; as `tcp://`.
+    Tls(Vec<HostPort>),
 }
 
 /// A host name or IP address with a port.

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::error::{ConfigError, Fault, Origin, nearest};
-use super::keys::{self, BIND, CONTROL_SOCKET, HOLD, KEYS, Key, UPSTREAM};
+use super::keys::{self, BIND, CONTROL_SOCKET, HOLD, KEYS, Key, TLS_CERTIFICATES, UPSTREAM, UPSTREAM_CA};
 use super::value::{Kind, Value};
 use super::yaml;
 
@@ -283,8 +283,8 @@ impl Layer {
 
     /// Variables and flags have no list: they set the first inbound listener, or make one called `default`.
     fn place_first_listener(&mut self) {
-        let bind = self.settings.remove(BIND);
         let upstream = self.settings.remove(UPSTREAM);
+        let others: Vec<_> = OF_FIRST_LISTENER.iter().filter_map(|path| self.settings.remove(path)).collect();
         let items = self.listeners.get_or_insert_default();
         let index = match (items.iter().position(Item::is_inbound), &upstream) {
             (Some(index), _) => index,
@@ -298,7 +298,9 @@ impl Layer {
                 // An empty variable has been reported: it was meant to name the app.
                 let meant = self.errors.iter().any(|error| error.key == UPSTREAM);
                 self.errors.extend(
-                    bind.map(|bind| no_upstream(&bind))
+                    others
+                        .first()
+                        .map(no_upstream)
                         .or_else(|| nothing_else.then(no_listener))
                         .filter(|_| !self.incomplete && !meant),
                 );
@@ -306,7 +308,7 @@ impl Layer {
             }
         };
         if let Some(item) = items.get_mut(index) {
-            for mut setting in bind.into_iter().chain(upstream) {
+            for mut setting in others.into_iter().chain(upstream) {
                 setting.shown = setting.key.path.replace("[]", &format!("[{index}]"));
                 item.fields.insert(setting.key.path, setting);
             }
@@ -314,9 +316,9 @@ impl Layer {
     }
 }
 
-fn no_upstream(bind: &Setting) -> ConfigError {
+fn no_upstream(of: &Setting) -> ConfigError {
     let fault = Fault::new("there is no upstream for it").hint(SET_UPSTREAM);
-    ConfigError::new(bind.origin.clone(), BIND, Some(bind.text.clone()), fault)
+    ConfigError::new(of.origin.clone(), of.key.path, Some(of.text.clone()), fault)
 }
 
 fn no_listener() -> ConfigError {
@@ -337,6 +339,9 @@ fn default_listener(index: usize, origin: Origin) -> Item {
 fn is_hold_part(path: &str) -> bool {
     path.starts_with("drain.hold.")
 }
+
+/// Beside the upstream.
+const OF_FIRST_LISTENER: [&str; 3] = [BIND, TLS_CERTIFICATES, UPSTREAM_CA];
 
 const PREFIX: &str = "EBBTIDE_";
 

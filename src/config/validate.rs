@@ -32,6 +32,15 @@ pub(super) fn validate(layer: Layer) -> Result<Loaded, Vec<ConfigError>> {
     let control_socket = resolver.control_socket();
     conflicts::check(&listeners, admin, &resolver.origin("admin.bind"), &control_socket, &mut errors);
     let drain = resolver.drain(&mut errors, &mut warnings);
+    for Placed { config, upstream_origin, .. } in &listeners {
+        if config.upstream_tls.as_ref().is_some_and(|tls| tls.ca.is_none()) {
+            warnings.push(format!(
+                "{upstream_origin}: listener {}: whoever answers at {} is believed to be the upstream \
+                 (upstream_tls.insecure_skip_verify): give upstream_tls.ca instead",
+                config.name, config.upstream
+            ));
+        }
+    }
     let config =
         resolver.config(listeners.iter().map(|placed| placed.config.clone()).collect(), drain, admin, control_socket);
     if errors.is_empty() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::Fault;
-use super::{Secret, UpstreamAddr, address, units};
+use super::{CertificateFiles, Secret, SubjectName, UpstreamAddr, address, tls, units};
 use ipnet::IpNet;
 
 /// The form of a key's text.
@@ -33,6 +33,14 @@ pub enum Kind {
     CloseCode,
     /// IP networks, separated by commas; in the file also as a list.
     Networks,
+    /// A folder with `tls.crt` and `tls.key`, or `CHAIN.pem:KEY.pem`.
+    Certificate,
+    /// Several of them, likewise a list.
+    Certificates,
+    /// Subject alternative names, likewise a list.
+    SubjectNames,
+    /// A host name or IP address.
+    ServerName,
     /// An IP address with a port to listen on.
     Bind,
     /// An upstream URL.
@@ -61,6 +69,8 @@ pub(super) enum Value {
     Switch(bool),
     CloseCode(u16),
     Networks(Vec<IpNet>),
+    Certificates(Vec<CertificateFiles>),
+    SubjectNames(Vec<SubjectName>),
     Bind(SocketAddr),
     Upstream(UpstreamAddr),
     Path(PathBuf),
@@ -74,6 +84,11 @@ pub(super) enum Value {
 // === impl Kind ===
 
 impl Kind {
+    /// In the file it may be a list.
+    pub(super) const fn is_list(self) -> bool {
+        matches!(self, Self::Networks | Self::Certificates | Self::SubjectNames)
+    }
+
     /// How the help text names the value.
     #[must_use]
     pub fn value_name(self) -> String {
@@ -88,6 +103,10 @@ impl Kind {
             Self::Switch => "on|off",
             Self::CloseCode => "CODE",
             Self::Networks => "NETWORKS",
+            Self::Certificate => "FOLDER|CHAIN:KEY",
+            Self::Certificates => "FOLDER|CHAIN:KEY,...",
+            Self::SubjectNames => "NAMES",
+            Self::ServerName => "HOST",
             Self::Bind => "ADDRESS",
             Self::Upstream => "URL",
             Self::Path | Self::SocketOrDefault => "PATH",
@@ -127,6 +146,10 @@ impl Kind {
             Self::Switch => parse_switch(trimmed),
             Self::CloseCode => parse_close_code(trimmed),
             Self::Networks => parse_networks(trimmed),
+            Self::Certificate => tls::parse_certificate(trimmed).map(|one| Value::Certificates(vec![one])),
+            Self::Certificates => tls::parse_certificates(trimmed).map(Value::Certificates),
+            Self::SubjectNames => tls::parse_names(trimmed).map(Value::SubjectNames),
+            Self::ServerName => tls::parse_server_name(trimmed).map(Value::Name),
             Self::Bind | Self::Upstream if let Some(name) = left_as_written(trimmed) => {
                 Err(Fault::new("holds a variable's name instead of its value")
                     .hint(format!("Kubernetes did not replace $({name}): define {name} above it in the same env list")))
@@ -237,6 +260,10 @@ fn parse_secret(text: &str) -> Result<Value, Fault> {
     Ok(Value::Secret(Secret(text.to_owned())))
 }
 
+fn list(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 // === impl Value ===
 
 impl fmt::Display for Value {
@@ -250,9 +277,9 @@ impl fmt::Display for Value {
             Self::Switch(true) => f.write_str("on"),
             Self::Switch(false) => f.write_str("off"),
             Self::CloseCode(code) => write!(f, "{code}"),
-            Self::Networks(networks) => {
-                f.write_str(&networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-            }
+            Self::Networks(networks) => f.write_str(&list(networks)),
+            Self::Certificates(files) => f.write_str(&list(files)),
+            Self::SubjectNames(names) => f.write_str(&list(names)),
             Self::Bind(address) => write!(f, "{address}"),
             Self::Upstream(upstream) => write!(f, "{upstream}"),
             Self::Path(path) => write!(f, "{}", path.display()),

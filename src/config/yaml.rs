@@ -5,7 +5,6 @@ use saphyr::{LoadableYamlNode, MarkedYaml, Marker, Scalar, YamlData};
 use super::error::{ConfigError, Fault, Origin, nearest};
 use super::keys::{self, KEYS, Key, TOMBSTONES};
 use super::source::{Item, Layer, Setting};
-use super::value::Kind;
 
 /// Reads one document. `name` is the file's name as messages show it; faults go into the layer's list.
 pub(super) fn parse(name: &str, text: &str) -> Layer {
@@ -175,7 +174,7 @@ impl Reader<'_> {
     /// A list where there may be one.
     fn text_of(&self, key: &Key, node: &MarkedYaml<'_>) -> Result<String, Fault> {
         match &node.data {
-            YamlData::Sequence(items) if key.kind == Kind::Networks => {
+            YamlData::Sequence(items) if key.kind.is_list() => {
                 let texts: Vec<_> = items.iter().map(|item| self.scalar(item)).collect::<Result<_, _>>()?;
                 Ok(texts.join(", "))
             }

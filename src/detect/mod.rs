@@ -11,13 +11,17 @@ pub enum Detected {
     Http1,
     /// The HTTP/2 preface, whole.
     Http2,
+    /// A TLS handshake (RFC 8446 §5.1): no text begins like this.
+    Tls,
     /// The beginning of the HTTP/2 preface: read on.
     Undecided,
 }
 
 /// Looks at the first bytes of a connection.
 pub fn detect(bytes: &[u8]) -> Detected {
-    if preface::is_http2(bytes) {
+    if bytes.first() == Some(&22) {
+        Detected::Tls
+    } else if preface::is_http2(bytes) {
         Detected::Http2
     } else if preface::may_become_http2(bytes) {
         Detected::Undecided
@@ -48,6 +52,7 @@ mod tests {
             bytes[at] ^= 0x20;
             assert_eq!(detect(&bytes), Detected::Http1, "byte {at}");
         }
+        assert_eq!(detect(&[22, 3, 1]), Detected::Tls);
         assert_eq!(detect(b"G"), Detected::Http1);
         assert_eq!(detect(b"PUT / HTTP/1.1\r\n"), Detected::Http1);
         assert_eq!(detect(b"PRI * HTTP/1.1\r\n"), Detected::Http1);

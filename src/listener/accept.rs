@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::conn::Conn;
 use super::io::Io;
 use crate::proxy::{self, Inbound};
+use crate::transport::Transport;
 use crate::worker::Worker;
 
 /// One listener's accept loop.
@@ -68,7 +69,7 @@ pub async fn next(
 
 fn start(stream: TcpStream, peer: SocketAddr, inbound: &Rc<Inbound>) {
     let conn = Conn::new(&inbound.worker, inbound.number, peer);
-    let io = Io::new(stream, Rc::clone(&conn));
+    let io = Io::new(Transport::Tcp(stream), Rc::clone(&conn));
     let inbound = Rc::clone(inbound);
     drop(tokio::task::spawn_local(async move {
         // Also if serving panics: the registry would keep it, and wait for it, for ever.

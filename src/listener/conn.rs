@@ -13,7 +13,8 @@ use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
 use crate::lifecycle::{Counted, Lifecycle};
 use crate::proxy::body::Upload;
-use crate::upstream::connect;
+use crate::tls::identity::Identity;
+use crate::transport::Transport;
 use crate::worker::Worker;
 
 /// One downstream connection.
@@ -57,6 +58,8 @@ pub struct Conn {
     pub long: Cell<Option<Long>>,
     /// One side of a relay has closed.
     pub half_closed: Cell<bool>,
+    /// TLS is spoken; and what is known of the client by it.
+    pub secure: OnceCell<Identity>,
     /// Framing headers in the bytes of the head that is being read.
     pub framing: Cell<Framing>,
     http2: OnceCell<Box<Http2>>,
@@ -93,7 +96,7 @@ pub struct Ask(u8);
 #[derive(Debug)]
 pub struct Upgrade {
     /// The connection to the app.
-    pub stream: connect::Stream,
+    pub transport: Transport,
     /// What the app has already sent behind its 101.
     pub read: bytes::Bytes,
     /// Keeps it in flight.
@@ -149,6 +152,7 @@ impl Conn {
             upgrade: RefCell::new(None),
             long: Cell::new(None),
             half_closed: Cell::new(false),
+            secure: OnceCell::new(),
             framing: Cell::new(Framing::default()),
             http2: OnceCell::new(),
             active: Cell::new(0),

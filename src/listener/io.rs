@@ -1,30 +1,34 @@
-//! The downstream socket as hyper sees it: bytes already read come first, and the connection's state is kept true.
+//! The downstream connection as hyper sees it: bytes already read come first, and the connection's state is kept true.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::conn::{Conn, Doing, Framing};
+use crate::transport::Transport;
 
-/// A downstream socket with what was read ahead of its reader.
+/// A downstream connection with what was read ahead of its reader.
 #[derive(Debug)]
 pub struct Io {
-    stream: TcpStream,
+    transport: Transport,
     ahead: Bytes,
     conn: Rc<Conn>,
 }
 
+/// Most bytes read to tell protocols apart; the rest stays in the kernel.
+const FIRST_READ: usize = 8192;
+
 // === impl Io ===
 
 impl Io {
-    /// Wraps an accepted socket.
-    pub fn new(stream: TcpStream, conn: Rc<Conn>) -> Self {
-        Self { stream, ahead: Bytes::new(), conn }
+    /// Wraps an accepted connection.
+    pub fn new(transport: Transport, conn: Rc<Conn>) -> Self {
+        Self { transport, ahead: Bytes::new(), conn }
     }
 
     /// Puts back everything that was read since the end of the last request: it is read next.
@@ -36,19 +40,31 @@ impl Io {
         self.ahead = if self.ahead.is_empty() { bytes } else { [bytes, self.take_ahead()].concat().into() };
     }
 
-    /// The bare socket, for readiness and options.
-    pub fn stream(&self) -> &TcpStream {
-        &self.stream
+    /// What carries it, for options.
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
-    /// The bare socket; bytes put back are lost.
-    pub fn stream_mut(&mut self) -> &mut TcpStream {
-        &mut self.stream
+    /// What carries it, past everything that is kept here.
+    pub fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
     }
 
-    /// The bare socket and what was put back and not read yet.
-    pub fn into_parts(self) -> (TcpStream, Bytes) {
-        (self.stream, self.ahead)
+    /// What carries it, and what was put back and not read yet.
+    pub fn into_parts(self) -> (Transport, Bytes) {
+        (self.transport, self.ahead)
+    }
+
+    /// Reads some bytes behind those in `read`, which gets no larger than it must.
+    ///
+    /// # Errors
+    /// As the connection gives them.
+    pub fn poll_more(&mut self, cx: &mut Context<'_>, read: &mut BytesMut) -> Poll<io::Result<usize>> {
+        let mut buffer = [MaybeUninit::uninit(); FIRST_READ];
+        let mut buffer = ReadBuf::uninit(&mut buffer);
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
+        read.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 
     /// What was put back and not read yet.
@@ -70,7 +86,7 @@ impl AsyncRead for Io {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
         let fresh = &buf.filled()[before..];
         if fresh.is_empty() {
             self.conn.eof.set(true);
@@ -84,7 +100,7 @@ impl AsyncRead for Io {
 impl AsyncWrite for Io {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.conn.flushed.set(false);
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        Pin::new(&mut self.transport).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -93,15 +109,16 @@ impl AsyncWrite for Io {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.conn.flushed.set(false);
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.transport).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     /// hyper flushes the socket only when its own buffer is empty, so this is where everything has been handed over.
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         self.conn.flushed.set(true);
         Poll::Ready(Ok(()))
     }

@@ -3,13 +3,19 @@
 //! close() with unread bytes makes the kernel send RST, which can destroy a response that the client has not read yet
 //! (RFC 9112 §9.6).
 
+use std::future::poll_fn;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 
 use super::conn::{Conn, Doing};
 use super::io::Io;
 use crate::lifecycle::Counted;
+use crate::transport::Transport;
 
 /// Silence that ends it.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -20,15 +26,17 @@ const READS_AT_ONCE: u32 = 16;
 /// Most bytes read away.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Closes our side, reads away what still comes and counts it, then lets go of the socket.
+/// Closes our side, under TLS with a close_notify, reads away what still comes and counts it, then lets go.
 pub async fn linger(mut io: Io, conn: &Conn) {
     conn.set_doing(Doing::Lingering);
     let worker = conn.worker();
     let _lingering = Counted::new(&worker.lifecycle.tallies().lingering);
     let mut late = io.take_ahead().len() as u64;
-    let stream = io.stream();
-    if shut_down(stream).is_ok() {
-        late += read_away(stream).await;
+    let transport = io.transport_mut();
+    let end = Instant::now() + LONGEST;
+    // A close_notify waits behind what the client has not read yet; a FIN does not wait.
+    if let Ok(Ok(())) = timeout_at(end, poll_fn(|cx| Pin::new(&mut *transport).poll_shutdown(cx))).await {
+        late += read_away(transport, end).await;
     }
     // A frame behind our farewell is no request: HTTP/2 says by itself which streams were begun.
     if late > 0 && conn.http2().is_none() {
@@ -36,43 +44,39 @@ pub async fn linger(mut io: Io, conn: &Conn) {
     }
 }
 
-async fn read_away(stream: &tokio::net::TcpStream) -> u64 {
-    let end = Instant::now() + LONGEST;
+async fn read_away(transport: &mut Transport, end: Instant) -> u64 {
     let mut total = 0;
     loop {
         let until = end.min(Instant::now() + SILENCE);
-        if !matches!(timeout_at(until, stream.readable()).await, Ok(Ok(()))) {
-            return total;
-        }
-        if read_some(stream, &mut total) {
-            return total;
+        match timeout_at(until, poll_fn(|cx| poll_some(transport, cx))).await {
+            Ok(n) if n > 0 => total += n,
+            _ => return total,
         }
         // A client that sends as fast as this reads must not have the worker to itself.
         tokio::task::yield_now().await;
-        if Instant::now() >= end {
+        if total > MOST_BYTES || Instant::now() >= end {
             return total;
         }
     }
 }
 
-/// Reads a few times; true at the end. No part of the future above, which would hold the buffer on every connection.
-fn read_some(stream: &tokio::net::TcpStream, total: &mut u64) -> bool {
-    let mut buffer = [0; 4096];
+/// Reads a few times; 0 at the end. No part of the future above, which would hold the buffer on every connection.
+fn poll_some(transport: &mut Transport, cx: &mut Context<'_>) -> Poll<u64> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut total = 0;
     for _ in 0..READS_AT_ONCE {
-        match stream.try_read(&mut buffer) {
-            Ok(0) => return true,
-            Ok(n) => {
-                *total += n as u64;
-                if *total > MOST_BYTES {
-                    return true;
+        let mut buffer = ReadBuf::uninit(&mut buffer);
+        match Pin::new(&mut *transport).poll_read(cx, &mut buffer) {
+            Poll::Ready(result) => {
+                let n = result.map_or(0, |()| buffer.filled().len() as u64);
+                total += n;
+                if n == 0 {
+                    break;
                 }
             }
-            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            Poll::Pending if total == 0 => return Poll::Pending,
+            Poll::Pending => break,
         }
     }
-    false
-}
-
-fn shut_down(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
-    Ok(rustix::net::shutdown(stream, rustix::net::Shutdown::Write)?)
+    Poll::Ready(total)
 }

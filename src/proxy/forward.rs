@@ -137,11 +137,11 @@ async fn exchange(
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
-    let speaks = match inbound.pool.upstream() {
+    let speaks = match inbound.pool.upstream().address {
         UpstreamAddr::H2c(_) => Speaks::Http2,
-        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) | UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => Speaks::Http1,
+        _ => Speaks::Http1,
     };
-    if headers::prepare(prepared, speaks, active.conn().forwarded_for())? != UpgradeRequest::No {
+    if headers::prepare(prepared, speaks, &headers::Client::of(active.conn()))? != UpgradeRequest::No {
         return Box::pin(upgrade::open(request, asked, active, inbound)).await;
     }
     match speaks {
@@ -156,10 +156,10 @@ async fn exchange_stream(
     active: &Active,
     inbound: &Rc<Inbound>,
 ) -> Result<Response<Body>, Reason> {
-    let speaks = match inbound.pool.upstream() {
-        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) => Speaks::Http1,
+    let speaks = match inbound.pool.upstream().address {
+        UpstreamAddr::Http(_) | UpstreamAddr::Tcp(_) | UpstreamAddr::Tls(_) => Speaks::Http1,
         UpstreamAddr::H2c(_) => Speaks::Http2,
-        UpstreamAddr::Auto(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
+        UpstreamAddr::Auto(_) | UpstreamAddr::Https(_) | UpstreamAddr::Unix(_) => way::speaks(active, inbound).await?,
     };
     match speaks {
         // Clients never try this one again; an app that said nothing may only have been slow.
@@ -171,7 +171,7 @@ async fn exchange_stream(
         Speaks::Http1 | Speaks::Silent | Speaks::Http2 => {}
     }
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
-    headers::prepare(prepared, speaks, active.conn().forwarded_for())?;
+    headers::prepare(prepared, speaks, &headers::Client::of(active.conn()))?;
     match speaks {
         Speaks::Http1 | Speaks::Silent => Box::pin(to_http1::exchange(request, asked, active, inbound)).await,
         Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,

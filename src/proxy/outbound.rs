@@ -10,6 +10,7 @@ use crate::lifecycle::Counted;
 use crate::listener::accept;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Protocol};
+use crate::transport::Transport;
 use crate::upstream::connect::DialError;
 use crate::upstream::remote::Remote;
 use crate::worker::Worker;
@@ -33,6 +34,7 @@ async fn relay(downstream: TcpStream, worker: &Worker, remote: &Rc<Remote>) {
     match remote.connect().await {
         Ok(upstream) => {
             metrics.outbound_dials.add(Dial::Ok as usize);
+            let downstream = Transport::Tcp(downstream);
             let mut relay = Relay::new(downstream, upstream, Direction::opaque(&[]), Direction::opaque(&[]));
             poll_fn(|cx| relay.poll(&worker.gear, cx)).await;
         }

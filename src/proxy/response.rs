@@ -62,6 +62,10 @@ pub enum Reason {
 /// 408, for a head that did not come in time.
 pub const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
+/// 400, in plain text to a client that speaks HTTP where TLS is spoken.
+pub const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+    content-length: 44\r\n\r\nebbtide: this port speaks TLS, use https://\n";
+
 // === impl Reason ===
 
 impl Reason {
@@ -213,6 +217,6 @@ pub fn come_back() -> Response<Body> {
 /// Writes a response past hyper on a connection where nothing is under way, and closes in order.
 pub async fn write_and_close(mut io: Io, conn: &Conn, response: &'static [u8]) {
     // A client that takes no bytes now would not read them later; linger bounds the rest.
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), io.stream_mut().write_all(response)).await;
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), io.transport_mut().write_all(response)).await;
     linger(io, conn).await;
 }

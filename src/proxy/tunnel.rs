@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::relay::{Direction, Flow, Relay, Side};
 use super::response::Reason;
-use super::{Inbound, forward, has_unread, way};
+use super::{Inbound, forward, way};
 use crate::detect::proxy_header;
 use crate::lifecycle::in_flight::{Permit, Work};
 use crate::lifecycle::tick::Tick;
@@ -20,7 +20,7 @@ use crate::listener::io::Io;
 use crate::listener::linger::linger;
 use crate::listener::long::Kind;
 use crate::telemetry::metrics::{Forced, Notice, Reject};
-use crate::upstream::connect::Stream;
+use crate::tls::client::Offer;
 
 /// Silence that makes a moment quiet enough to close in, if the app has spoken last.
 const QUIET: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ struct Tunnel {
 pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let active = conn.activate();
     let ahead = io.take_ahead();
-    let mut way = pin!(way::single(&active, inbound, Work::Tunnel));
+    let mut way = pin!(way::single(&active, inbound, Work::Tunnel, Offer::Nothing));
     let way = poll_fn(|cx| {
         active.wait_alone(cx);
         way.as_mut().poll(cx)
@@ -64,7 +64,7 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let (permit, upstream) = match way.await {
         Ok(way) => way,
         Err(reason) => {
-            if !ahead.is_empty() || has_unread(&io) {
+            if !ahead.is_empty() || matches!(io.transport().peek(), Ok(1..)) {
                 // A client, and no probe.
                 let lifecycle = inbound.worker.lifecycle;
                 lifecycle.tallies().connection_came(lifecycle.now());
@@ -74,7 +74,7 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
         }
     };
     let first = if inbound.config.send_proxy_protocol {
-        let destination = io.stream().local_addr().ok();
+        let destination = io.transport().local_addr();
         [proxy_header::version2(conn.client.get(), destination), ahead.to_vec()].concat()
     } else {
         ahead.to_vec()
@@ -82,8 +82,8 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     if !ahead.is_empty() {
         arrived(conn);
     }
-    let (stream, _) = io.into_parts();
-    let relay = Relay::new(stream, upstream, Direction::opaque(&first), Direction::opaque(&[]));
+    let (transport, _) = io.into_parts();
+    let relay = Relay::new(transport, upstream, Direction::opaque(&first), Direction::opaque(&[]));
     run(relay, &active, permit).await;
 }
 
@@ -133,8 +133,8 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
 
 /// The end of a relay that was ended by us: the client may still be sending.
 pub async fn leave(relay: Relay, conn: &Rc<Conn>) {
-    if let Side::Socket(Stream::Tcp(stream)) = relay.into_downstream() {
-        linger(Io::new(stream, Rc::clone(conn)), conn).await;
+    if let Side::Own(transport) = relay.into_downstream() {
+        linger(Io::new(transport, Rc::clone(conn)), conn).await;
     }
 }
 

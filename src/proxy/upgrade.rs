@@ -22,6 +22,7 @@ use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn, Upgrade};
 use crate::listener::io::Io;
 use crate::telemetry::metrics::{RequestOutcome, Spoken};
+use crate::tls::client::Offer;
 use crate::upstream::connect::UpstreamIo;
 use crate::upstream::speaks::Speaks;
 
@@ -68,7 +69,7 @@ pub async fn open_stream(
     may_open(inbound)?;
     let upgraded = hyper::upgrade::on(&mut request);
     *request.method_mut() = Method::GET;
-    headers::prepare(&mut request, Speaks::Http1, active.conn().forwarded_for())?;
+    headers::prepare(&mut request, Speaks::Http1, &headers::Client::of(active.conn()))?;
     let key = generate_key();
     let fields = request.headers_mut();
     fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -90,9 +91,9 @@ pub async fn open_stream(
     drop(tokio::task::spawn_local(async move {
         // The client may have gone before the answer reached it.
         let Ok(upgraded) = upgraded.await else { return };
-        let Upgrade { stream, read, permit, .. } = upgrade;
+        let Upgrade { transport, read, permit, .. } = upgrade;
         let side = Side::Http2(Box::new(TokioIo::new(upgraded)));
-        let relay = Relay::new(side, stream, Direction::framed(&[], false), Direction::framed(&read, true));
+        let relay = Relay::new(side, transport, Direction::framed(&[], false), Direction::framed(&read, true));
         session::run(relay, &active, permit).await;
     }));
     let (parts, _) = response.into_parts();
@@ -108,7 +109,7 @@ pub async fn open_stream(
 
 /// The client's 101 is out.
 pub async fn relay(io: Io, conn: &Rc<Conn>) {
-    let Some(Upgrade { stream: upstream, read, permit, websocket }) = conn.upgrade.take() else { return };
+    let Some(Upgrade { transport: upstream, read, permit, websocket }) = conn.upgrade.take() else { return };
     let active = conn.relay();
     let (stream, ahead) = io.into_parts();
     if websocket {
@@ -140,7 +141,7 @@ async fn ask(
     inbound: &Rc<Inbound>,
     work: Work,
 ) -> Result<Answer, Reason> {
-    let (permit, stream) = way::single(active, inbound, work).await?;
+    let (permit, stream) = way::single(active, inbound, work, Offer::Http1).await?;
     let client = inbound.pool.client();
     let io = TokioIo::new(UpstreamIo::new(stream));
     let (mut sender, connection) = client.handshake(io).await.map_err(|_| Reason::AppBroke)?;
@@ -174,9 +175,9 @@ async fn ask(
     let Some(connection) = connection else { return Err(Reason::AppBroke) };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let parts = connection.into_parts();
-        let Some(stream) = parts.io.into_inner().into_stream() else { return Err(Reason::AppBroke) };
+        let Some(transport) = parts.io.into_inner().into_transport() else { return Err(Reason::AppBroke) };
         let websocket = headers::is_websocket(response.headers());
-        return Ok(Answer::Agreed(response, Upgrade { stream, read: parts.read_buf, permit, websocket }));
+        return Ok(Answer::Agreed(response, Upgrade { transport, read: parts.read_buf, permit, websocket }));
     }
     if asked.method == Method::CONNECT && response.status().is_success() {
         // To the client it would be a session.

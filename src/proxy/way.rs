@@ -13,7 +13,9 @@ use crate::lifecycle::{Counted, Gate};
 use crate::listener::conn::Active;
 use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Dial, Parked};
-use crate::upstream::connect::{CONNECT_TIMEOUT, DialError, Stream, dial};
+use crate::tls::client::Offer;
+use crate::transport::Transport;
+use crate::upstream::connect::{CONNECT_TIMEOUT, DialError, dial};
 use crate::upstream::multiplex::{Near, Slot};
 use crate::upstream::park::{Unparked, park};
 use crate::upstream::pool::Pooled;
@@ -59,8 +61,13 @@ pub async fn slot(active: &Active, inbound: &Rc<Inbound>) -> Result<(Permit, Slo
 }
 
 /// A permit and a connection of its own for a tunnel or session.
-pub async fn single(active: &Active, inbound: &Rc<Inbound>, work: Work) -> Result<(Permit, Stream), Reason> {
-    find(active, inbound, work, || None, async || Ok((dial(inbound.pool.upstream()).await?, true))).await
+pub async fn single(
+    active: &Active,
+    inbound: &Rc<Inbound>,
+    work: Work,
+    offer: Offer,
+) -> Result<(Permit, Transport), Reason> {
+    find(active, inbound, work, || None, async || Ok((dial(inbound.pool.upstream(), offer).await?, true))).await
 }
 
 /// What the app speaks, where only the app can tell.

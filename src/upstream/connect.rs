@@ -1,18 +1,21 @@
 //! Dialling an upstream.
 
 use std::cell::RefCell;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use std::{fmt, io};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::{HostPort, UpstreamAddr};
+use crate::tls::client::{ClientTls, Offer};
+use crate::transport::Transport;
 
 /// Why no connection was made.
 #[derive(Debug, thiserror::Error)]
@@ -26,24 +29,26 @@ pub enum DialError {
     /// The name has no address.
     #[error("no address for {0:?}")]
     NoAddress(String),
+    /// It accepted, and TLS came to nothing.
+    #[error("the TLS handshake failed")]
+    Handshake(#[source] io::Error),
     /// Anything else.
     #[error("connect failed")]
     Failed(#[source] io::Error),
 }
 
-/// A connection to an upstream, before anything is known of its protocol.
-#[derive(Debug)]
-pub enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// Unix socket.
-    Unix(UnixStream),
+/// An upstream, and how it is spoken to.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// As it stands in the configuration.
+    pub address: UpstreamAddr,
+    tls: Option<ClientTls>,
 }
 
 /// A connection to the app as hyper sees it; whoever pools it can still look at the socket.
 #[derive(Debug)]
 pub struct UpstreamIo {
-    stream: Rc<RefCell<Stream>>,
+    stream: Rc<RefCell<Transport>>,
     marks: Rc<Marks>,
 }
 
@@ -62,7 +67,7 @@ pub struct Marks {
 
 /// A look at a pooled connection's socket.
 #[derive(Debug)]
-pub struct Peek(Weak<RefCell<Stream>>);
+pub struct Peek(Weak<RefCell<Transport>>);
 
 /// An app on the same machine that does not answer within this is not going to.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,52 +76,59 @@ const BACKLOG_FULL: Duration = Duration::from_millis(10);
 /// A listener that is being closed resets what is in its queue; after this it refuses, or its successor accepts.
 pub const DYING: Duration = Duration::from_millis(20);
 
-/// Connects to an upstream; names are resolved anew on every dial, off the worker's thread.
+/// Connects to an upstream; names are resolved anew on every dial, off the worker's thread. Where TLS is spoken `offer`
+/// is what is offered by ALPN.
 ///
 /// # Errors
 /// [`DialError::Refused`] only if every address refused.
-pub async fn dial(upstream: &UpstreamAddr) -> Result<Stream, DialError> {
+pub async fn dial(upstream: &Upstream, offer: Offer) -> Result<Transport, DialError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
-    match upstream {
-        UpstreamAddr::Http(address) | UpstreamAddr::H2c(address) | UpstreamAddr::Auto(address) => {
-            dial_tcp(address, deadline).await
-        }
-        // One app per inbound listener; outbound ones have their own way, see `remote`.
-        UpstreamAddr::Tcp(hosts) => match hosts.first() {
-            Some(address) => dial_tcp(address, deadline).await,
-            None => Err(DialError::NoAddress(String::new())),
-        },
-        UpstreamAddr::Unix(path) => loop {
-            match timeout_at(deadline, UnixStream::connect(path)).await {
-                Ok(Ok(stream)) => return Ok(Stream::Unix(stream)),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
-                    sleep(BACKLOG_FULL).await;
-                }
-                Ok(Err(error)) => return Err(classify(error)),
-                Err(_) => return Err(DialError::TimedOut),
-            }
-        },
+    if let UpstreamAddr::Unix(path) = &upstream.address {
+        return dial_unix(path, deadline).await;
+    }
+    // One app per inbound listener; outbound ones have their own way, see `remote`.
+    match upstream.address.hosts().first() {
+        Some(host) => dial_host(upstream, host, offer, deadline).await,
+        None => Err(DialError::NoAddress(String::new())),
     }
 }
 
-async fn dial_tcp(address: &HostPort, deadline: Instant) -> Result<Stream, DialError> {
-    if let Ok(ip) = address.host.parse::<IpAddr>() {
-        return dial_address(SocketAddr::new(ip, address.port), deadline).await;
+async fn dial_unix(path: &Path, deadline: Instant) -> Result<Transport, DialError> {
+    loop {
+        match timeout_at(deadline, UnixStream::connect(path)).await {
+            Ok(Ok(stream)) => return Ok(Transport::Unix(stream)),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                sleep(BACKLOG_FULL).await;
+            }
+            Ok(Err(error)) => return Err(classify(error)),
+            Err(_) => return Err(DialError::TimedOut),
+        }
     }
-    let lookup = tokio::net::lookup_host((address.host.as_str(), address.port));
-    let addresses = match timeout_at(deadline, lookup).await {
+}
+
+async fn dial_host(
+    upstream: &Upstream,
+    host: &HostPort,
+    offer: Offer,
+    deadline: Instant,
+) -> Result<Transport, DialError> {
+    let HostPort { host, port } = host;
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return upstream.connect_to(host, SocketAddr::new(ip, *port), offer, deadline).await;
+    }
+    let addresses = match timeout_at(deadline, tokio::net::lookup_host((host.as_str(), *port))).await {
         Ok(Ok(addresses)) => addresses,
         Ok(Err(error)) => return Err(DialError::Failed(error)),
         Err(_) => return Err(DialError::TimedOut),
     };
     let mut errors = Vec::new();
     for address in addresses {
-        match dial_address(address, deadline).await {
+        match upstream.connect_to(host, address, offer, deadline).await {
             Ok(stream) => return Ok(stream),
             Err(error) => errors.push(error),
         }
     }
-    Err(all_told(errors).unwrap_or_else(|| DialError::NoAddress(address.host.clone())))
+    Err(all_told(errors).unwrap_or_else(|| DialError::NoAddress(host.clone())))
 }
 
 /// What the failures of all of a name's addresses come to. One that is merely slow or odd keeps the whole from counting
@@ -126,7 +138,7 @@ pub fn all_told(errors: Vec<DialError>) -> Option<DialError> {
         DialError::NoAddress(_) => 0,
         DialError::Failed(error) if leads_nowhere(error) => 1,
         DialError::Refused => 2,
-        DialError::TimedOut | DialError::Failed(_) => 3,
+        DialError::TimedOut | DialError::Handshake(_) | DialError::Failed(_) => 3,
     };
     errors.into_iter().max_by_key(weight)
 }
@@ -137,11 +149,7 @@ fn leads_nowhere(error: &io::Error) -> bool {
     matches!(code, Some(Errno::ADDRNOTAVAIL | Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::AFNOSUPPORT))
 }
 
-/// Connects to one address.
-///
-/// # Errors
-/// [`DialError::Refused`] if it refused, [`DialError::TimedOut`] at the deadline.
-pub async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stream, DialError> {
+async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<TcpStream, DialError> {
     loop {
         match timeout_at(deadline, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
@@ -151,7 +159,7 @@ pub async fn dial_address(address: SocketAddr, deadline: Instant) -> Result<Stre
                 }
                 // Fails only on a socket that is already broken, which the first write shows.
                 let _ = stream.set_nodelay(true);
-                return Ok(Stream::Tcp(stream));
+                return Ok(stream);
             }
             Ok(Err(error)) if is_dying(&error) && Instant::now() + DYING < deadline => sleep(DYING).await,
             Ok(Err(error)) => return Err(classify(error)),
@@ -172,56 +180,38 @@ fn classify(error: io::Error) -> DialError {
     }
 }
 
-// === impl Stream ===
+// === impl Upstream ===
 
-impl Stream {
-    /// For a write half that is done: FIN.
-    pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+impl Upstream {
+    /// The upstream of one listener.
+    pub const fn new(address: UpstreamAddr, tls: Option<ClientTls>) -> Self {
+        Self { address, tls }
+    }
+
+    /// Connects to one address of `host`, within the deadline; with a handshake where TLS is spoken.
+    ///
+    /// # Errors
+    /// [`DialError::Refused`] if it refused, [`DialError::TimedOut`] at the deadline.
+    pub async fn connect_to(
+        &self,
+        host: &str,
+        address: SocketAddr,
+        offer: Offer,
+        deadline: Instant,
+    ) -> Result<Transport, DialError> {
+        let socket = dial_address(address, deadline).await?;
+        let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
+        match timeout_at(deadline, tls.connect(socket, host, offer)).await {
+            Ok(Ok(stream)) => Ok(Transport::Tls(Box::new(stream))),
+            Ok(Err(error)) => Err(DialError::Handshake(error)),
+            Err(_) => Err(DialError::TimedOut),
         }
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_finish(cx)
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
     }
 }
 
@@ -229,7 +219,7 @@ impl AsyncWrite for Stream {
 
 impl UpstreamIo {
     /// Wraps a connection.
-    pub fn new(stream: Stream) -> Self {
+    pub fn new(stream: Transport) -> Self {
         Self { stream: Rc::new(RefCell::new(stream)), marks: Rc::default() }
     }
 
@@ -239,26 +229,26 @@ impl UpstreamIo {
     }
 
     /// The connection itself, for bytes that are no HTTP; `None` if a request still holds it.
-    pub fn into_stream(self) -> Option<Stream> {
+    pub fn into_transport(self) -> Option<Transport> {
         Rc::into_inner(self.stream).map(RefCell::into_inner)
     }
 
     /// An app may answer and close before it has read the request: what is written then fails, while the answer
     /// waits to be read. So the rest is thrown away, and reading tells how it ended.
+    fn is_deaf_by(&self, error: &io::Error) -> bool {
+        let is_gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+        let deaf = is_gone && self.marks.sent.get();
+        self.marks.deaf.set(deaf);
+        deaf
+    }
+
     fn written(&self, result: io::Result<usize>, length: usize) -> io::Result<usize> {
         match result {
-            Err(error)
-                if self.marks.sent.get()
-                    && matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-            {
-                self.marks.deaf.set(true);
-                Ok(length)
-            }
-            result => {
-                if result.is_ok() {
-                    self.marks.sent.set(true);
-                }
-                result
+            Err(error) if self.is_deaf_by(&error) => Ok(length),
+            Err(error) => Err(error),
+            Ok(n) => {
+                self.marks.sent.set(true);
+                Ok(n)
             }
         }
     }
@@ -308,12 +298,16 @@ impl AsyncWrite for UpstreamIo {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.marks.deaf.get() {
+            return Poll::Ready(Ok(()));
+        }
+        let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_flush(cx));
+        Poll::Ready(result.or_else(|error| if self.is_deaf_by(&error) { Ok(()) } else { Err(error) }))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.borrow_mut().poll_finish(cx)
+        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(cx)
     }
 }
 
@@ -349,15 +343,7 @@ impl Peek {
 
     /// Bytes that wait, at most one; `None` if the connection is no more.
     fn look(&self) -> Option<Result<usize, rustix::io::Errno>> {
-        use rustix::net::{RecvFlags, recv};
-        let stream = self.0.upgrade()?;
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let mut byte = [0_u8; 1];
-        let seen = match &*stream.borrow() {
-            Stream::Tcp(stream) => recv(stream, &mut byte, flags),
-            Stream::Unix(stream) => recv(stream, &mut byte, flags),
-        };
-        Some(seen.map(|(length, _)| length))
+        Some(self.0.upgrade()?.borrow().peek())
     }
 }
 

@@ -21,17 +21,17 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{CONNECT_TIMEOUT, DialError, Peek, UpstreamIo, dial};
+use super::connect::{CONNECT_TIMEOUT, DialError, Peek, Upstream, UpstreamIo, dial};
 use super::taken_back::{Answering, TakenBack};
 use super::watched::{Seen, WatchedIo};
-use crate::config::UpstreamAddr;
 use crate::proxy::body::RequestBody;
+use crate::tls::client::Offer;
 use crate::worker::Local;
 
 /// The connections to one upstream.
 #[derive(Debug)]
 pub struct Multiplex {
-    upstream: UpstreamAddr,
+    upstream: Upstream,
     header_bytes: usize,
     connections: RefCell<Vec<Rc<Connection>>>,
     /// Who needs a new connection waits for the one that is being made: it carries many.
@@ -91,7 +91,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 
 impl Multiplex {
     /// No connections yet.
-    pub fn new(upstream: UpstreamAddr, header_bytes: usize) -> Self {
+    pub fn new(upstream: Upstream, header_bytes: usize) -> Self {
         Self { upstream, header_bytes, connections: RefCell::default(), dialling: Semaphore::new(1) }
     }
 
@@ -135,7 +135,11 @@ impl Multiplex {
     }
 
     async fn open(&self) -> Result<Rc<Connection>, DialError> {
-        let io = UpstreamIo::new(dial(&self.upstream).await?);
+        let transport = dial(&self.upstream, Offer::Http2).await?;
+        if transport.tls().is_some_and(|tls| tls.alpn() != Some(b"h2")) {
+            return Err(DialError::Handshake(io::Error::other("the app has not agreed to HTTP/2")));
+        }
+        let io = UpstreamIo::new(transport);
         let (peek, seen) = (io.peek(), Rc::<Seen>::default());
         let io = WatchedIo::new(io, Rc::clone(&seen));
         let (sender, connection) = http2::Builder::new(Local)

@@ -9,9 +9,9 @@ use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::connect::{DialError, Marks, Peek, UpstreamIo, dial};
-use crate::config::UpstreamAddr;
+use super::connect::{DialError, Marks, Peek, Upstream, UpstreamIo, dial};
 use crate::proxy::body::RequestBody;
+use crate::tls::client::Offer;
 
 /// The idle connections to one upstream.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub struct Pool(Rc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    upstream: UpstreamAddr,
+    upstream: Upstream,
     header_bytes: usize,
     idle: RefCell<Vec<Idle>>,
 }
@@ -58,12 +58,12 @@ const KEEP_LONGEST: Duration = Duration::from_secs(30);
 
 impl Pool {
     /// An empty pool.
-    pub fn new(upstream: UpstreamAddr, header_bytes: usize) -> Self {
+    pub fn new(upstream: Upstream, header_bytes: usize) -> Self {
         Self(Rc::new(Shared { upstream, header_bytes, idle: RefCell::default() }))
     }
 
     /// Where its connections go.
-    pub fn upstream(&self) -> &UpstreamAddr {
+    pub fn upstream(&self) -> &Upstream {
         &self.0.upstream
     }
 
@@ -99,7 +99,7 @@ impl Pool {
     /// # Errors
     /// As [`dial`] gives them; a failed handshake can't happen before bytes are exchanged.
     pub async fn connect(&self) -> Result<Pooled, DialError> {
-        let io = UpstreamIo::new(dial(&self.0.upstream).await?);
+        let io = UpstreamIo::new(dial(&self.0.upstream, Offer::Http1).await?);
         let (marks, peek) = (Rc::clone(io.marks()), io.peek());
         let (sender, connection) = self
             .client()

@@ -5,16 +5,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connect::{DialError, dial};
+use super::connect::{DialError, Upstream, dial};
 use crate::config::{ListenerConfig, Protocol, UpstreamAddr};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::phase::Phase;
 use crate::telemetry::logging::chain;
+use crate::tls::client::Offer;
 
 /// While it matters: until the app has accepted, after a refusal, and from t0 on.
 const OFTEN: Duration = Duration::from_millis(100);
-/// While serving, if nothing else has connected. A server that is spoken to in bytes is left alone then: it would take
-/// each dial for a client that gives up.
+/// While serving, if nothing else has connected. A server that is spoken to in bytes, or inside TLS, is left alone then:
+/// it would take each dial for a client that gives up.
 const SELDOM: Duration = Duration::from_secs(1);
 /// For the dial that a signal asks for.
 const AT_A_SIGNAL: Duration = Duration::from_millis(250);
@@ -87,6 +88,8 @@ pub async fn run(lifecycle: Lifecycle, listener: usize, config: ListenerConfig) 
         error: String::new(),
     };
     let state = lifecycle.upstream(listener);
+    let is_disturbed = protocol == Protocol::Tcp || upstream.is_tls();
+    let upstream = to_be_asked(upstream);
     // A pause ends with the first refusal, so somebody has to ask.
     let matters = || {
         let snapshot = lifecycle.snapshot();
@@ -96,8 +99,8 @@ pub async fn run(lifecycle: Lifecycle, listener: usize, config: ListenerConfig) 
         let started = Instant::now();
         let often = matters();
         let fresh = state.last_accepted().is_some_and(|at| lifecycle.now().since(at) < SELDOM);
-        if often || (protocol != Protocol::Tcp && !fresh) {
-            let result = dial(&upstream).await.map(drop);
+        if often || !(is_disturbed || fresh) {
+            let result = dial(&upstream, Offer::Nothing).await.map(drop);
             if let Err(error) = &result {
                 news.error = chain(error);
             }
@@ -121,7 +124,7 @@ pub async fn at_a_signal(lifecycle: Lifecycle, upstreams: &[UpstreamAddr]) {
     let mut dials = JoinSet::new();
     for (listener, upstream) in upstreams.iter().cloned().enumerate() {
         dials.spawn_local(async move {
-            match timeout(AT_A_SIGNAL, dial(&upstream)).await {
+            match timeout(AT_A_SIGNAL, dial(&to_be_asked(upstream), Offer::Nothing)).await {
                 Ok(Ok(_)) => lifecycle.upstream_accepted(listener),
                 Ok(Err(DialError::Refused)) => lifecycle.upstream_refused_for_certain(listener),
                 Ok(Err(_)) | Err(_) => {}
@@ -129,6 +132,11 @@ pub async fn at_a_signal(lifecycle: Lifecycle, upstreams: &[UpstreamAddr]) {
         });
     }
     while dials.join_next().await.is_some() {}
+}
+
+/// Whether it accepts shows without TLS.
+const fn to_be_asked(upstream: UpstreamAddr) -> Upstream {
+    Upstream::new(upstream, None)
 }
 
 /// A timeout or an error of ours says nothing about the app.

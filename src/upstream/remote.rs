@@ -13,18 +13,19 @@ use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connect::{DialError, Stream, all_told, dial_address};
-use crate::config::{HostPort, ListenerConfig, UpstreamAddr};
+use super::connect::{DialError, Upstream, all_told};
+use crate::config::{HostPort, ListenerConfig};
 use crate::listener::bind::KEEPALIVE;
 use crate::telemetry::logging::chain;
+use crate::tls::client::{ClientTls, Offer};
+use crate::transport::Transport;
 
 /// One outbound listener's far end, as a worker knows it.
 #[derive(Debug)]
 pub struct Remote {
     /// The listener's name.
     listener: String,
-    upstream: UpstreamAddr,
-    hosts: Vec<HostPort>,
+    upstream: Upstream,
     connect_timeout: Duration,
     /// Of each host, as the resolver gave them.
     addresses: RefCell<Vec<Vec<SocketAddr>>>,
@@ -52,15 +53,13 @@ const LOOK_UP: Duration = Duration::from_secs(30);
 
 impl Remote {
     /// Names are looked up at once, so that the first connection finds their addresses.
-    pub fn new(config: &ListenerConfig) -> Rc<Self> {
+    pub fn new(config: &ListenerConfig, tls: Option<ClientTls>) -> Rc<Self> {
         let ListenerConfig { name, upstream, connect_timeout, .. } = config;
-        let hosts = if let UpstreamAddr::Tcp(hosts) = upstream { hosts.clone() } else { Vec::new() };
         let literal = |host: &HostPort| literal(host).into_iter().collect();
         let remote = Rc::new(Self {
             listener: name.clone(),
-            upstream: upstream.clone(),
-            addresses: RefCell::new(hosts.iter().map(literal).collect()),
-            hosts,
+            upstream: Upstream::new(upstream.clone(), tls),
+            addresses: RefCell::new(upstream.hosts().iter().map(literal).collect()),
             connect_timeout: *connect_timeout,
             looked_up: Cell::new(None),
             looking: Cell::new(false),
@@ -77,7 +76,7 @@ impl Remote {
     }
 
     /// As it stands in the configuration.
-    pub fn upstream(&self) -> &UpstreamAddr {
+    pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
@@ -86,7 +85,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`DialError::Refused`] only if every address refused.
-    pub async fn connect(self: &Rc<Self>) -> Result<Stream, DialError> {
+    pub async fn connect(self: &Rc<Self>) -> Result<Transport, DialError> {
         let deadline = Instant::now() + self.connect_timeout;
         let is_older = |age: Duration| self.looked_up.get().is_none_or(|at| at.elapsed() >= age);
         if is_older(FRESH) {
@@ -99,10 +98,14 @@ impl Remote {
         let mut dials = JoinSet::new();
         let mut errors = Vec::new();
         loop {
-            let untried = self.addresses.borrow().iter().flatten().find(|one| !tried.contains(*one)).copied();
-            if let Some(address) = untried {
-                tried.push(address);
-                dials.spawn_local(dial_address(address, deadline));
+            let untried = self.untried(&tried);
+            if let Some((order, address)) = untried {
+                tried.push((order, address));
+                let remote = Rc::clone(self);
+                dials.spawn_local(async move {
+                    let host = &remote.upstream.address.hosts()[order].host;
+                    remote.upstream.connect_to(host, address, Offer::Nothing, deadline).await
+                });
             } else if dials.is_empty() && !self.looking.get() {
                 if !self.has_names() || !is_older(AGAIN) {
                     return Err(all_told(errors).unwrap_or_else(|| DialError::NoAddress(self.upstream.to_string())));
@@ -129,8 +132,19 @@ impl Remote {
         }
     }
 
+    /// The next address, with the number of its host.
+    fn untried(&self, tried: &[(usize, SocketAddr)]) -> Option<(usize, SocketAddr)> {
+        let addresses = self.addresses.borrow();
+        let all = addresses.iter().enumerate().flat_map(|(order, all)| all.iter().map(move |one| (order, *one)));
+        // Inside TLS the host's name counts as well.
+        let is_known = |(order, address): (usize, SocketAddr)| {
+            tried.iter().any(|(other, known)| *known == address && (*other == order || !self.upstream.address.is_tls()))
+        };
+        all.into_iter().find(|one| !is_known(*one))
+    }
+
     fn has_names(&self) -> bool {
-        self.hosts.iter().any(|host| literal(host).is_none())
+        self.upstream.address.hosts().iter().any(|host| literal(host).is_none())
     }
 
     /// Looks up all names, at the same time and off this thread, for whoever waits for [`Self::news`]. A host that is
@@ -143,7 +157,9 @@ impl Remote {
         drop(tokio::task::spawn_local(async move {
             let end = Instant::now() + LOOK_UP;
             let mut asked = JoinSet::new();
-            for (order, host) in remote.hosts.iter().enumerate().filter(|(_, host)| literal(host).is_none()) {
+            for (order, host) in
+                remote.upstream.address.hosts().iter().enumerate().filter(|(_, host)| literal(host).is_none())
+            {
                 let HostPort { host, port } = host.clone();
                 asked.spawn_local(async move {
                     let found = timeout_at(end, tokio::net::lookup_host((host.as_str(), port))).await;
@@ -162,8 +178,8 @@ impl Remote {
     }
 
     /// Whoever runs on a standby should know, once.
-    fn tell_where(&self, stream: &Stream, errors: &[DialError]) {
-        let Stream::Tcp(socket) = stream else { return };
+    fn tell_where(&self, transport: &Transport, errors: &[DialError]) {
+        let Some(socket) = transport.tcp() else { return };
         let address = socket.peer_addr().ok().filter(|_| !errors.is_empty());
         if let (Some(address), Some(error)) = (address, errors.last())
             && self.instead.get() != Some(address)
@@ -192,10 +208,10 @@ fn literal(host: &HostPort) -> Option<SocketAddr> {
 }
 
 /// The app's own probes end at us: a service that is gone, or a forgetful router on the way, is ours to find out.
-fn kept_alive(stream: Stream) -> Stream {
-    if let Stream::Tcp(socket) = &stream {
+fn kept_alive(transport: Transport) -> Transport {
+    if let Some(socket) = transport.tcp() {
         // Fails only on a socket that is already broken.
         let _ = SockRef::from(socket).set_tcp_keepalive(&KEEPALIVE);
     }
-    stream
+    transport
 }

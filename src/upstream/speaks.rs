@@ -1,4 +1,4 @@
-//! Which protocol an app speaks, asked once per life of the app (`auto://`, `unix://`).
+//! Which protocol an app speaks, asked once per life of the app (`auto://`, `unix://`, `https://`).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::connect::{DialError, dial};
-use crate::config::UpstreamAddr;
+use super::connect::{DialError, Upstream, dial};
 use crate::detect::frames::FrameHead;
 use crate::detect::preface;
 use crate::lifecycle::tick::Tick;
+use crate::tls::client::Offer;
 
 /// What an app speaks to HTTP/2 clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,15 +77,19 @@ enum Answer {
     Silence,
 }
 
-/// Offers the preface on a connection of its own.
+/// Offers the preface on a connection of its own; inside TLS the handshake says it all (RFC 7301).
 ///
 /// # Errors
 /// As [`dial`] gives them.
-pub async fn ask(upstream: &UpstreamAddr, known: &Known, life: u64, now: Tick) -> Result<Speaks, DialError> {
+pub async fn ask(upstream: &Upstream, known: &Known, life: u64, now: Tick) -> Result<Speaks, DialError> {
     /// SETTINGS without any, and GOAWAY(0, NO_ERROR).
     const SETTINGS: [u8; 9] = [0, 0, 0, FrameHead::SETTINGS, 0, 0, 0, 0, 0];
     const GOAWAY: [u8; 17] = [0, 0, 8, FrameHead::GOAWAY, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let mut stream = dial(upstream).await?;
+    let mut stream = dial(upstream, Offer::Either).await?;
+    if let Some(tls) = stream.tls() {
+        let answer = if tls.alpn() == Some(b"h2") { Answer::Settings } else { Answer::Other };
+        return Ok(known.learn(answer, life, now));
+    }
     let answer = timeout(ANSWER, async {
         let offer = [preface::HTTP2, &SETTINGS].concat();
         let mut head = [0; FrameHead::LENGTH];

@@ -7,6 +7,8 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri, Version};
 
+use crate::listener::conn::Conn;
+use crate::tls::identity::Identity;
 use crate::upstream::speaks::Speaks;
 
 /// Names that hyper's http crate has no constant for.
@@ -14,7 +16,17 @@ static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+static FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 const OTHER_HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
+
+/// Who has sent a request, as the app is told.
+#[derive(Debug, Clone, Copy)]
+pub struct Client<'a> {
+    /// For `X-Forwarded-For`.
+    pub address: &'a HeaderValue,
+    /// Over TLS.
+    pub identity: Option<&'a Identity>,
+}
 
 /// Why a request can't be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +54,7 @@ pub enum UpgradeRequest {
 pub fn prepare<B>(
     request: &mut Request<B>,
     speaks: Speaks,
-    client: &HeaderValue,
+    client: &Client<'_>,
 ) -> Result<UpgradeRequest, Unacceptable> {
     let version = request.version();
     let found = Found::in_headers(request.headers());
@@ -86,6 +98,15 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
             headers.remove(CONTENT_LENGTH);
         }
         remove_hop_by_hop(headers);
+    }
+}
+
+// === impl Client ===
+
+impl<'a> Client<'a> {
+    /// The client of a connection.
+    pub fn of(conn: &'a Conn) -> Self {
+        Self { address: conn.forwarded_for(), identity: conn.secure.get() }
     }
 }
 
@@ -301,12 +322,20 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
     }
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, host: HeaderValue, forwarded: bool) {
+fn add_forwarded(headers: &mut HeaderMap, client: &Client<'_>, host: HeaderValue, forwarded: bool) {
+    let Client { address, identity } = client;
+    let scheme = HeaderValue::from_static(if identity.is_some() { "https" } else { "http" });
+    if let Some(identity) = identity.filter(|identity| identity.asked) {
+        match &identity.header {
+            Some(header) => headers.insert(&FORWARDED_CERTIFICATE, header.clone()),
+            None => headers.remove(&FORWARDED_CERTIFICATE),
+        };
+    }
     if !forwarded {
         headers.reserve(3);
         headers.insert(&FORWARDED_HOST, host);
-        headers.insert(&FORWARDED_FOR, client.clone());
-        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(&FORWARDED_FOR, (*address).clone());
+        headers.insert(&FORWARDED_PROTO, scheme);
         return;
     }
     let chain = headers.get(&FORWARDED_FOR).map(|_| {
@@ -315,12 +344,12 @@ fn add_forwarded(headers: &mut HeaderMap, client: &HeaderValue, host: HeaderValu
             chain.extend_from_slice(value.as_bytes());
             chain.extend_from_slice(b", ");
         }
-        chain.extend_from_slice(client.as_bytes());
-        HeaderValue::from_bytes(&chain).unwrap_or_else(|_| client.clone())
+        chain.extend_from_slice(address.as_bytes());
+        HeaderValue::from_bytes(&chain).unwrap_or_else(|_| (*address).clone())
     });
-    headers.insert(&FORWARDED_FOR, chain.unwrap_or_else(|| client.clone()));
+    headers.insert(&FORWARDED_FOR, chain.unwrap_or_else(|| (*address).clone()));
     if !headers.contains_key(&FORWARDED_PROTO) {
-        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(&FORWARDED_PROTO, scheme);
     }
     if !headers.contains_key(&FORWARDED_HOST) {
         headers.insert(&FORWARDED_HOST, host);

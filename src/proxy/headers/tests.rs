@@ -8,8 +8,9 @@ fn request(method: &str, target: &str, version: Version, headers: &[(&str, &str)
     request.body(()).unwrap()
 }
 
-fn client() -> HeaderValue {
-    HeaderValue::from_static("192.0.2.7")
+fn client() -> Client<'static> {
+    static ADDRESS: HeaderValue = HeaderValue::from_static("192.0.2.7");
+    Client { address: &ADDRESS, identity: None }
 }
 
 fn prepared(headers: &[(&str, &str)]) -> (UpgradeRequest, HeaderMap) {
@@ -194,5 +195,39 @@ fn an_authority_stays_one_for_an_http2_app_and_host_becomes_one() {
 fn without_any_name_for_the_app_nothing_is_forwarded() {
     for speaks in [Speaks::Http1, Speaks::Http2] {
         assert_eq!(prepare(&mut over_http2("/a"), speaks, &client()), Err(Unacceptable::Host));
+    }
+}
+
+fn over_tls(identity: &Identity, headers: &[(&str, &str)]) -> HeaderMap {
+    let mut request = request("GET", "/", Version::HTTP_11, headers);
+    prepare(&mut request, Speaks::Http1, &Client { identity: Some(identity), ..client() }).unwrap();
+    request.headers().clone()
+}
+
+#[test]
+fn over_tls_the_scheme_is_https_unless_an_earlier_hop_knew_better() {
+    let nobody = Identity { asked: false, header: None };
+    let headers = over_tls(&nobody, &[("host", "a")]);
+    assert_eq!(get(&headers, "x-forwarded-proto"), Some("https"));
+    let headers =
+        over_tls(&nobody, &[("host", "a"), ("x-forwarded-proto", "http"), ("x-forwarded-client-cert", "By=b")]);
+    assert_eq!(get(&headers, "x-forwarded-proto"), Some("http"));
+    assert_eq!(
+        get(&headers, "x-forwarded-client-cert"),
+        Some("By=b"),
+        "nobody is asked here: it is an earlier hop's word"
+    );
+}
+
+#[test]
+fn who_a_client_is_only_its_certificate_says() {
+    let forged = [("host", "a"), ("x-forwarded-client-cert", "Subject=root"), ("x-forwarded-client-cert", "URI=x")];
+    let without = over_tls(&Identity { asked: true, header: None }, &forged);
+    assert_eq!(get(&without, "x-forwarded-client-cert"), None);
+    let shown = Identity { asked: true, header: Some(HeaderValue::from_static("Subject=\"CN=a\"")) };
+    for headers in [&forged[..], &forged[..1]] {
+        let headers = over_tls(&shown, headers);
+        let all: Vec<_> = headers.get_all("x-forwarded-client-cert").iter().collect();
+        assert_eq!(all, ["Subject=\"CN=a\""]);
     }
 }

@@ -113,7 +113,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     // Every stream that is still open ends with it: hyper's tasks find their connection gone.
     drop(serving);
     finish_uploads(conn, matches!(stop, Stop::Kill | Stop::Flood));
-    let Some(io) = returned.take() else { return Served::Gone };
+    let Some(mut io) = returned.take() else { return Served::Gone };
     match stop {
         Stop::HeadTimeout => {
             if worker.snapshot().phase > Phase::Holding {
@@ -126,7 +126,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
         Stop::Flood => {
             // Only between two frames of ours can it be understood, and whoever does not read need not be told.
             if conn.flushed.get() {
-                let _ = io.stream().try_write(&CALM);
+                io.transport_mut().write_now(&CALM);
             }
             Served::Close(io)
         }

@@ -323,6 +323,9 @@ impl Direction {
                 _ => self.give_up(),
             }
         }
+        if !self.target_gone && ready!(to.poll_flush(cx)).is_err() {
+            self.give_up();
+        }
         Poll::Ready(())
     }
 

@@ -5,14 +5,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::upstream::connect::Stream;
+use crate::transport::Transport;
 
 /// A client and an app with a relay of opaque bytes between them.
 async fn relayed(up: &[u8], down: &[u8]) -> (UnixStream, UnixStream, Relay) {
     let (client, downstream) = UnixStream::pair().unwrap();
     let (app, upstream) = UnixStream::pair().unwrap();
-    let relay =
-        Relay::new(Stream::Unix(downstream), Stream::Unix(upstream), Direction::opaque(up), Direction::opaque(down));
+    let relay = Relay::new(
+        Transport::Unix(downstream),
+        Transport::Unix(upstream),
+        Direction::opaque(up),
+        Direction::opaque(down),
+    );
     (client, app, relay)
 }
 
@@ -81,7 +85,12 @@ async fn tcp_pair() -> (TcpStream, TcpStream) {
 #[tokio::test]
 async fn every_byte_passes_in_order_whoever_moves_it() {
     let ((client, downstream), (app, upstream)) = (tcp_pair().await, tcp_pair().await);
-    let relay = Relay::new(downstream, upstream, Direction::opaque(b""), Direction::opaque(b""));
+    let relay = Relay::new(
+        Transport::Tcp(downstream),
+        Transport::Tcp(upstream),
+        Direction::opaque(b""),
+        Direction::opaque(b""),
+    );
     let sizes = [1, 300_000, 7, 64 * 1024, 65_537, 20, 2_000_000, 1];
     let bytes = move |salt: usize| {
         sizes
@@ -112,7 +121,12 @@ async fn every_byte_passes_in_order_whoever_moves_it() {
 #[tokio::test]
 async fn what_stands_in_a_pipe_goes_out_before_the_fin() {
     let ((mut client, downstream), (mut app, upstream)) = (tcp_pair().await, tcp_pair().await);
-    let mut relay = Relay::new(downstream, upstream, Direction::opaque(b""), Direction::opaque(b""));
+    let mut relay = Relay::new(
+        Transport::Tcp(downstream),
+        Transport::Tcp(upstream),
+        Direction::opaque(b""),
+        Direction::opaque(b""),
+    );
     let gear = Gear::new();
     let chunk = vec![7; 1 << 20];
     let mut sent = 0;
@@ -141,7 +155,7 @@ async fn told_behind_the_first(parts: [&[u8]; 2]) -> Vec<u8> {
     let (mut client, downstream) = UnixStream::pair().unwrap();
     let (mut app, upstream) = UnixStream::pair().unwrap();
     let (up, down) = (Direction::framed(b"", false), Direction::framed(b"", true));
-    let mut relay = Relay::new(Stream::Unix(downstream), Stream::Unix(upstream), up, down);
+    let mut relay = Relay::new(Transport::Unix(downstream), Transport::Unix(upstream), up, down);
     let gear = Gear::new();
     app.write_all(parts[0]).await.unwrap();
     while relay.down.moved() < parts[0].len() as u64 {

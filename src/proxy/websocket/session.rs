@@ -21,7 +21,6 @@ use crate::listener::long::Kind;
 use crate::proxy::relay::{Flow, Relay, Side};
 use crate::proxy::tunnel::leave;
 use crate::telemetry::metrics::{Forced, Notice, SessionEnd};
-use crate::upstream::connect::Stream;
 
 struct Session<'a> {
     relay: Relay,
@@ -71,7 +70,9 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     }
     active.set_long(Kind::Session);
     let worker = conn.worker();
-    if let Side::Socket(Stream::Tcp(client)) = relay.downstream() {
+    if let Side::Own(transport) = relay.downstream()
+        && let Some(client) = transport.tcp()
+    {
         // What waits in the kernel stands in front of our Close, and counts against the client's time for it. Fails only
         // on a socket that is already broken.
         let _ = SockRef::from(client).set_tcp_notsent_lowat(WAITING);

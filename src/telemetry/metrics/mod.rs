@@ -12,7 +12,8 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 pub use self::table::{
-    Dial, Forced, GrpcCode, Notice, Parked, Protocol, Reject, RequestOutcome, Row, SessionEnd, Spoken, TABLE,
+    Dial, Forced, GrpcCode, Handshake, Notice, Parked, Protocol, Reject, Reload, RequestOutcome, Row, SessionEnd,
+    Spoken, TABLE,
 };
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::Budget;
@@ -31,6 +32,10 @@ pub struct Metrics {
     pub connections: Family,
     /// By [`Reject`].
     pub rejected: Family,
+    /// By [`Handshake`].
+    pub tls_handshakes: Family,
+    /// By [`Reload`].
+    pub tls_reloads: Family,
     /// By [`Spoken`] and [`RequestOutcome`].
     pub requests: Family,
     /// By [`GrpcCode`].
@@ -137,6 +142,8 @@ impl Metrics {
         let metrics = Self {
             connections: Family::new("ebbtide_connections_total"),
             rejected: Family::new("ebbtide_connections_rejected_total"),
+            tls_handshakes: Family::new("ebbtide_tls_handshakes_total"),
+            tls_reloads: Family::new("ebbtide_tls_reloads_total"),
             requests: Family::new("ebbtide_requests_total"),
             grpc_calls: Family::new("ebbtide_grpc_calls_total"),
             sessions: Family::new("ebbtide_websocket_sessions_total"),
@@ -174,6 +181,8 @@ impl Metrics {
         for family in [
             &self.connections,
             &self.rejected,
+            &self.tls_handshakes,
+            &self.tls_reloads,
             &self.requests,
             &self.grpc_calls,
             &self.sessions,
@@ -230,6 +239,13 @@ impl Metrics {
         self.handle.render()
     }
 
+    /// Until when a listener's certificate is good, Unix time in seconds.
+    pub fn set_certificate_expiry(&self, listener: &str, path: &str, at: f64) {
+        let labels = vec![Label::new("listener", listener.to_owned()), Label::new("path", path.to_owned())];
+        let key = Key::from_parts("ebbtide_tls_certificate_expiry_timestamp_seconds", labels);
+        self.recorder.register_gauge(&key, &METADATA).set(at);
+    }
+
     fn set(&self, name: &'static str, label: Option<(&'static str, &'static str)>, value: f64) {
         let labels: Vec<Label> = label.map(|(key, value)| Label::new(key, value)).into_iter().collect();
         self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
@@ -245,7 +261,7 @@ impl std::fmt::Debug for Metrics {
 const METADATA: Metadata<'static> = Metadata::new("ebbtide", Level::INFO, None);
 
 /// Seconds since 1970, for metrics only.
-fn unix_now() -> f64 {
+pub fn unix_now() -> f64 {
     // A clock before 1970 is no clock.
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -272,10 +272,40 @@ label_enum! {
         HeadTooLarge => "head_too_large",
         /// No PROXY protocol header, or a malformed one, from a source that must send one.
         ProxyHeader => "proxy_header",
+        /// Anything but TLS where TLS is spoken.
+        NotTls => "not_tls",
+        /// TLS on a listener without certificates.
+        UnexpectedTls => "unexpected_tls",
+        /// The two sides came to no agreement: garbage, no common version, a certificate that one of them refused.
+        TlsHandshake => "tls_handshake",
+        /// The handshake did not end within `limits.header_timeout`.
+        TlsTimeout => "tls_timeout",
         /// Silent for longer than `idle_timeout` or `half_closed_timeout`.
         TcpSilence => "tcp_silence",
         /// An HTTP/2 client reset more streams than a client has reason to.
         StreamResets => "stream_resets",
+    }
+}
+
+label_enum! {
+    /// How a client's TLS handshake ended, for `ebbtide_tls_handshakes_total`.
+    Handshake {
+        /// From the beginning.
+        Full => "full",
+        /// Shortened by an earlier one.
+        Resumed => "resumed",
+        /// Not at all; `ebbtide_connections_rejected_total` has the reason.
+        Failed => "failed",
+    }
+}
+
+label_enum! {
+    /// What became of certificate files that had changed, for `ebbtide_tls_reloads_total`.
+    Reload {
+        /// In use from then on.
+        Ok => "ok",
+        /// Not usable: the old ones stay.
+        Refused => "refused",
     }
 }
 
@@ -313,6 +343,27 @@ pub const TABLE: &[Row] = &[
         "reason",
         Reject::NAMES,
     ),
+    by(
+        counter("ebbtide_tls_handshakes_total", "TLS handshakes of clients by how they ended."),
+        "result",
+        Handshake::NAMES,
+    ),
+    by(
+        counter("ebbtide_tls_reloads_total", "Changed certificate files, by what became of them."),
+        "result",
+        Reload::NAMES,
+    ),
+    Row {
+        outer: Some(("listener", &[])),
+        ..by(
+            gauge(
+                "ebbtide_tls_certificate_expiry_timestamp_seconds",
+                "Unix time until which a certificate, or the first of its chain, is good.",
+            ),
+            "path",
+            &[],
+        )
+    },
     Row {
         outer: Some(("protocol", Spoken::NAMES)),
         ..by(

@@ -1,0 +1,191 @@
+//! What stands before the first request of a connection: a balancer's PROXY header, and a TLS handshake.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Inbound, response};
+use crate::config::Protocol;
+use crate::detect::proxy_header::{self, ProxyHeader};
+use crate::detect::{Detected, detect};
+use crate::listener::conn::{Conn, Doing};
+use crate::listener::idle::{Woken, asks_to_end, idle};
+use crate::listener::io::Io;
+use crate::listener::linger::linger;
+use crate::telemetry::metrics::{Handshake, Notice, Reject};
+use crate::tls::identity::{self, Identity};
+use crate::tls::stream::{TlsStream, Wire};
+use crate::transport::Transport;
+
+/// Why a connection was not served at all.
+enum Unserved {
+    Gone,
+    Idle,
+    Rejected(Reject, String),
+}
+
+/// A connection begins with something else than what it is for.
+pub fn is_needed(conn: &Conn, inbound: &Inbound) -> bool {
+    inbound.tls.is_some() || expects_proxy_header(conn, inbound)
+}
+
+/// Goes through what comes first; `None` if the connection has ended there.
+pub async fn open(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Option<Io> {
+    if expects_proxy_header(conn, inbound)
+        && let Err(end) = proxy_header(&mut io, conn).await
+    {
+        end_unserved(end, io, conn, inbound).await;
+        return None;
+    }
+    let Some(tls) = &inbound.tls else { return Some(io) };
+    let end = match idle(&mut io, conn, |_| true).await {
+        Woken::Bytes(first) if detect(&first) == Detected::Tls => {
+            let config = Arc::clone(&tls.borrow());
+            return handshake(io, first, config, conn, inbound).await;
+        }
+        Woken::Bytes(_) => {
+            if inbound.config.protocol == Protocol::Http {
+                io.transport_mut().write_now(response::NOT_TLS);
+            }
+            Unserved::Rejected(Reject::NotTls, "the client does not speak TLS".into())
+        }
+        Woken::Eof => Unserved::Gone,
+        Woken::Close => Unserved::Idle,
+        Woken::HeadTimeout => Unserved::Rejected(Reject::TlsTimeout, "no handshake in time".into()),
+    };
+    end_unserved(end, io, conn, inbound).await;
+    None
+}
+
+/// Without TLS a handshake can only be told that it is in the wrong place.
+pub async fn refuse_tls(mut io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
+    /// Fatal, handshake_failure (RFC 8446 §6).
+    const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 40];
+    io.transport_mut().write_now(&ALERT);
+    let reason = "the client speaks TLS, and this listener has no certificate";
+    end_unserved(Unserved::Rejected(Reject::UnexpectedTls, reason.into()), io, conn, inbound).await;
+}
+
+/// The connection comes from a balancer that says who its client is.
+fn expects_proxy_header(conn: &Conn, inbound: &Inbound) -> bool {
+    let sources = &inbound.config.proxy_protocol_from;
+    !sources.is_empty() && {
+        let ip = conn.client.get().ip().to_canonical();
+        sources.iter().any(|network| network.contains(&ip))
+    }
+}
+
+/// The header that a balancer puts first; everything behind it is put back.
+async fn proxy_header(io: &mut Io, conn: &Rc<Conn>) -> Result<(), Unserved> {
+    let enough = |bytes: &[u8]| proxy_header::parse(bytes) != ProxyHeader::Incomplete;
+    let missing = || "no PROXY protocol header came".to_owned();
+    let mut bytes = match idle(io, conn, enough).await {
+        Woken::Bytes(bytes) => bytes,
+        Woken::Eof => return Err(Unserved::Gone),
+        Woken::Close => return Err(Unserved::Idle),
+        Woken::HeadTimeout => return Err(Unserved::Rejected(Reject::HeaderTimeout, missing())),
+    };
+    let ProxyHeader::Whole(length, client) = proxy_header::parse(&bytes) else {
+        return Err(Unserved::Rejected(Reject::ProxyHeader, missing()));
+    };
+    if let Some(client) = client {
+        conn.client.set(client);
+    }
+    conn.set_doing(Doing::Idle);
+    io.put_back(bytes.split_off(length));
+    Ok(())
+}
+
+/// A handshake of which `first` has come. It counts as a head: the sweep bounds it, and a drain lets it finish.
+async fn handshake(
+    io: Io,
+    first: Bytes,
+    config: Arc<ServerConfig>,
+    conn: &Rc<Conn>,
+    inbound: &Rc<Inbound>,
+) -> Option<Io> {
+    let worker = conn.worker();
+    let (transport, _) = io.into_parts();
+    let Transport::Tcp(socket) = transport else { return None };
+    let mut accepting = pin!(TlsAcceptor::from(config).accept(Wire::new(socket, first)).into_fallible());
+    let accepted = loop {
+        // Never closed.
+        let turn = worker.handshake_turns.acquire().await.ok();
+        if let Poll::Ready(accepted) = once(accepting.as_mut()).await {
+            break accepted;
+        }
+        // A turn lasts until all others who can go on have gone on: a flood of handshakes leaves them their time.
+        tokio::task::yield_now().await;
+        if let Poll::Ready(accepted) = once(accepting.as_mut()).await {
+            break accepted;
+        }
+        drop(turn);
+        if !is_woken(conn).await {
+            worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
+            count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
+            return None;
+        }
+    };
+    match accepted {
+        Ok(accepted) => {
+            let stream = TlsStream::new(accepted);
+            let kind = if stream.is_resumed() { Handshake::Resumed } else { Handshake::Full };
+            worker.metrics.tls_handshakes.add(kind as usize);
+            let asked = inbound.config.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+            // Nobody else sets it.
+            let _ = conn.secure.set(Identity { asked, header: stream.peer_certificate().and_then(identity::header) });
+            conn.set_doing(Doing::Idle);
+            Some(Io::new(Transport::Tls(Box::new(stream)), Rc::clone(conn)))
+        }
+        Err((error, wire)) => {
+            worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
+            let io = Io::new(Transport::Tcp(wire.into_socket()), Rc::clone(conn));
+            let end = Unserved::Rejected(Reject::TlsHandshake, error.to_string());
+            end_unserved(end, io, conn, inbound).await;
+            None
+        }
+    }
+}
+
+async fn once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+/// Waits for anything that this task has just been polled for; false if the sweep wants an end.
+async fn is_woken(conn: &Conn) -> bool {
+    let mut waited = false;
+    poll_fn(|cx| {
+        conn.wake_with(cx.waker());
+        if asks_to_end(conn) {
+            Poll::Ready(false)
+        } else if std::mem::replace(&mut waited, true) {
+            Poll::Ready(true)
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
+    match end {
+        Unserved::Gone => return,
+        Unserved::Idle => conn.worker().metrics.notices.add(Notice::IdleClose as usize),
+        Unserved::Rejected(reason, text) => count(reason, &text, conn, inbound),
+    }
+    linger(io, conn).await;
+}
+
+fn count(reason: Reject, error: &str, conn: &Conn, inbound: &Inbound) {
+    conn.worker().metrics.rejected.add(reason as usize);
+    if let Some(suppressed) = inbound.warnings.turn(inbound) {
+        let (listener, client, reason) = (&inbound.name, conn.client.get(), reason.name());
+        tracing::warn!(listener, %client, reason, error, suppressed, "a connection was not served");
+    }
+}

@@ -1,0 +1,180 @@
+//! Certificates, keys and authorities as they stand in files: read whole, checked against each other, or refused.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::provider;
+use crate::config::{CertificateFiles, SubjectName};
+
+/// A certificate with its chain and key.
+#[derive(Debug)]
+pub struct Credentials {
+    /// As rustls shows it.
+    pub key: Arc<CertifiedKey>,
+    /// Unix time, in seconds, at which the first of the chain is no longer good.
+    pub expires: i64,
+    names: Vec<SubjectName>,
+}
+
+/// What is wrong with a file, or with two of them together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct FileError {
+    path: String,
+    reason: String,
+}
+
+/// A subject alternative name of a certificate.
+#[derive(Debug, PartialEq, Eq)]
+pub enum San {
+    /// A host's name.
+    Dns(String),
+    /// Such as a SPIFFE identity.
+    Uri(String),
+    /// An address.
+    Ip(IpAddr),
+}
+
+/// No chain or bundle is longer, in bytes: a path may lead anywhere.
+const LARGEST: u64 = 4 << 20;
+
+// === impl Credentials ===
+
+impl Credentials {
+    /// Reads both files, of one moment: the kubelet swaps a mounted Secret as a whole, by a link in its folder.
+    ///
+    /// # Errors
+    /// If one can't be read, is no PEM, or they don't belong together.
+    pub fn load(files: &CertificateFiles) -> Result<Self, FileError> {
+        let (chain_path, key_path) = paths_of(files);
+        let chain = certificates(&chain_path)?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
+            .map_err(|_| FileError::new(&key_path, "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)"))?;
+        let mut expires = i64::MAX;
+        for certificate in &chain {
+            expires = expires.min(parse(&chain_path, certificate)?.validity().not_after.timestamp());
+        }
+        let Some(own) = chain.first() else { return Err(FileError::new(&chain_path, NO_CERTIFICATE)) };
+        let names = sans(own).into_iter().filter_map(|san| match san {
+            San::Dns(name) => Some(SubjectName(name)),
+            San::Ip(ip) => Some(SubjectName(ip.to_string())),
+            San::Uri(_) => None,
+        });
+        let names = names.collect();
+        let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                FileError::new(&key_path, format!("is not the key of the certificate in {}", chain_path.display()))
+            }
+            error => FileError::new(&key_path, format!("can't be used: {error}")),
+        })?;
+        Ok(Self { key: Arc::new(key), expires, names })
+    }
+
+    /// The certificate is for a server of this name, given without wildcards.
+    pub fn is_for(&self, server: &str) -> bool {
+        self.names.iter().any(|name| name.is_dns(server))
+    }
+}
+
+/// Both paths, where a mounted Secret's link leads at this moment.
+fn paths_of(files: &CertificateFiles) -> (PathBuf, PathBuf) {
+    match files {
+        CertificateFiles::Pair { chain, key } => (chain.clone(), key.clone()),
+        CertificateFiles::Folder(folder) => {
+            let folder = std::fs::canonicalize(folder.join("..data")).unwrap_or_else(|_| folder.clone());
+            (folder.join("tls.crt"), folder.join("tls.key"))
+        }
+    }
+}
+
+/// The files whose change may bring other credentials.
+pub fn watched(files: &CertificateFiles) -> [PathBuf; 2] {
+    match files {
+        CertificateFiles::Pair { chain, key } => [chain.clone(), key.clone()],
+        CertificateFiles::Folder(folder) => [folder.join("tls.crt"), folder.join("tls.key")],
+    }
+}
+
+/// The authorities in a PEM file.
+///
+/// # Errors
+/// If it can't be read, or holds none.
+pub fn authorities(path: &Path) -> Result<RootCertStore, FileError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        parse(path, &certificate)?;
+        // System bundles hold one or two that no verifier can use.
+        let _ = roots.add(certificate);
+    }
+    if roots.is_empty() {
+        return Err(FileError::new(path, "holds no authority that can be used"));
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let bytes = read(path)?;
+    let all = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| FileError::new(path, format!("is no good PEM: {error}")))?;
+    if all.is_empty() {
+        return Err(FileError::new(path, NO_CERTIFICATE));
+    }
+    Ok(all)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let read = || -> io::Result<bool> {
+        File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        Ok(bytes.len() as u64 <= LARGEST)
+    };
+    match { read }() {
+        Ok(true) => Ok(bytes),
+        Ok(false) => Err(FileError::new(path, format!("is larger than {} MiB", LARGEST >> 20))),
+        Err(error) => Err(FileError::new(path, format!("can't be read: {error}"))),
+    }
+}
+
+fn parse<'a>(path: &Path, certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, FileError> {
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|error| FileError::new(path, format!("holds a certificate that can't be understood: {error}")))?;
+    Ok(parsed)
+}
+
+/// The names that a certificate has; none if it can't be understood.
+pub fn sans(certificate: &[u8]) -> Vec<San> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
+    let ip = |bytes: &[u8]| match *bytes {
+        [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+    };
+    let names = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(San::Dns((*name).to_owned())),
+        GeneralName::URI(uri) => Some(San::Uri((*uri).to_owned())),
+        GeneralName::IPAddress(bytes) => ip(bytes).map(San::Ip),
+        _ => None,
+    });
+    names.collect()
+}
+
+const NO_CERTIFICATE: &str = "holds no certificate in PEM";
+
+// === impl FileError ===
+
+impl FileError {
+    fn new(path: &Path, reason: impl Into<String>) -> Self {
+        Self { path: path.display().to_string(), reason: reason.into() }
+    }
+}

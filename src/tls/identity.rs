@@ -1,0 +1,38 @@
+//! Who a client is by its certificate, as the app is told: the header that Envoy sets as well.
+
+use http::HeaderValue;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::credentials::{San, sans};
+
+/// What a TLS connection says of its client.
+#[derive(Debug)]
+pub struct Identity {
+    /// Clients are asked for a certificate here: nobody else may say who they are.
+    pub asked: bool,
+    /// The header, if the client has shown one.
+    pub header: Option<HeaderValue>,
+}
+
+/// The value of `X-Forwarded-Client-Cert`: subject and names of a certificate that has been verified.
+pub fn header(certificate: &[u8]) -> Option<HeaderValue> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let mut parts = vec![format!("Subject={}", quoted(&parsed.subject().to_string()))];
+    for san in sans(certificate) {
+        match san {
+            San::Uri(uri) => parts.push(format!("URI={}", quoted(&uri))),
+            San::Dns(name) => parts.push(format!("DNS={}", quoted(&name))),
+            San::Ip(_) => {}
+        }
+    }
+    HeaderValue::try_from(parts.join(";")).ok()
+}
+
+/// As it is where nothing in it could be taken for a separator.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/@*".contains(c);
+    if text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}

@@ -1,0 +1,238 @@
+//! Certificates change while the process runs: their files are looked at every second, and what they come to is
+//! published to all workers at once, or refused as a whole.
+//!
+//! Looked at, not watched: a watch on a file follows the file, and the kubelet swaps the link above it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::server::VerifierBuilderError;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::sync::watch;
+
+use super::client::{self, ClientTls};
+use super::credentials::{FileError, watched};
+use super::server::{self, Served};
+use crate::config::{CertificateFiles, ListenerConfig, Protocol, ServerTlsConfig, UpstreamTlsConfig};
+use crate::telemetry::logging::chain;
+use crate::telemetry::metrics::{Metrics, Reload};
+
+/// What a listener speaks TLS with, as long as the process runs.
+#[derive(Debug, Clone, Default)]
+pub struct ListenerTls {
+    /// Towards clients.
+    pub server: Option<watch::Receiver<Arc<ServerConfig>>>,
+    /// Towards the upstream.
+    pub client: Option<ClientTls>,
+}
+
+/// Looks after the files of all listeners.
+#[derive(Debug, Default)]
+pub struct Keeper(Vec<Kept>);
+
+/// Why a listener can't speak TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// What stands in the files, all together.
+    #[error("the TLS library refuses it")]
+    Rustls(#[from] rustls::Error),
+    /// The authorities of clients.
+    #[error("the authorities of clients can't be used")]
+    Clients(#[from] VerifierBuilderError),
+}
+
+/// One listener that could not be given what it needs.
+#[derive(Debug, thiserror::Error)]
+#[error("listener {listener:?}: {side}: {}", chain(error))]
+pub struct ListenerError {
+    listener: String,
+    side: &'static str,
+    error: LoadError,
+}
+
+/// One side of one listener.
+#[derive(Debug)]
+struct Kept {
+    listener: String,
+    files: Vec<PathBuf>,
+    seen: Vec<Option<Mark>>,
+    /// The latest refusal, as it was logged.
+    refused: Option<String>,
+    side: Side,
+}
+
+#[derive(Debug)]
+enum Side {
+    Server { tls: ServerTlsConfig, protocol: Protocol, now: Served, publish: watch::Sender<Arc<ServerConfig>> },
+    Client { tls: UpstreamTlsConfig, expires: Option<i64>, publish: watch::Sender<Arc<ClientConfig>> },
+}
+
+/// A file that has not changed looks like this again: device, inode, seconds and nanoseconds of its last change, length.
+type Mark = (u64, u64, i64, i64, u64);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A certificate that ends within this is worth a warning when it is taken up.
+const SOON: i64 = 3 * 24 * 3600;
+
+/// Reads everything for the first time; for each listener what it speaks TLS with.
+///
+/// # Errors
+/// Every listener whose files can't be used.
+pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), Vec<ListenerError>> {
+    let mut keeper = Keeper::default();
+    let mut errors = Vec::new();
+    let mut all = Vec::new();
+    for config in listeners {
+        let mut tls = ListenerTls::default();
+        if let Some(wanted) = &config.tls {
+            let files = server_files(wanted);
+            let seen = look(&files);
+            match server::load(wanted, config.protocol, None) {
+                Ok(now) => {
+                    let (publish, latest) = watch::channel(Arc::clone(&now.config));
+                    tls.server = Some(latest);
+                    let side = Side::Server { tls: wanted.clone(), protocol: config.protocol, now, publish };
+                    keeper.0.push(Kept { listener: config.name.clone(), files, seen, refused: None, side });
+                }
+                Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "tls", error }),
+            }
+        }
+        if let Some(wanted) = &config.upstream_tls {
+            let files = upstream_files(wanted);
+            let seen = look(&files);
+            match client::config(wanted) {
+                Ok((now, expires)) => {
+                    let (publish, latest) = watch::channel(Arc::new(now));
+                    tls.client = Some(ClientTls::new(latest, wanted));
+                    let side = Side::Client { tls: wanted.clone(), expires, publish };
+                    keeper.0.push(Kept { listener: config.name.clone(), files, seen, refused: None, side });
+                }
+                Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "upstream_tls", error }),
+            }
+        }
+        all.push(tls);
+    }
+    if errors.is_empty() { Ok((keeper, all)) } else { Err(errors) }
+}
+
+fn server_files(tls: &ServerTlsConfig) -> Vec<PathBuf> {
+    let ca = tls.clients.iter().map(|clients| clients.ca.clone());
+    tls.certificates.iter().flat_map(watched).chain(ca).collect()
+}
+
+fn upstream_files(tls: &UpstreamTlsConfig) -> Vec<PathBuf> {
+    tls.certificate.iter().flat_map(watched).chain(tls.ca.clone()).collect()
+}
+
+fn look(files: &[PathBuf]) -> Vec<Option<Mark>> {
+    let mark = |path: &PathBuf| {
+        let found = std::fs::metadata(Path::new(path)).ok()?;
+        Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+    };
+    files.iter().map(mark).collect()
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// Looks for ever.
+    pub async fn run(mut self, metrics: &'static Metrics) {
+        for kept in &self.0 {
+            kept.tell(metrics);
+        }
+        while !self.0.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+            for kept in &mut self.0 {
+                kept.look_again(metrics);
+            }
+        }
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// What was refused is tried again at each look: the other half of a pair may come a moment later.
+    fn look_again(&mut self, metrics: &Metrics) {
+        let seen = look(&self.files);
+        if seen == self.seen && self.refused.is_none() {
+            return;
+        }
+        let is_news = seen != self.seen;
+        self.seen = seen;
+        match self.side.reload() {
+            Ok(()) => {
+                self.refused = None;
+                metrics.tls_reloads.add(Reload::Ok as usize);
+                tracing::info!(listener = self.listener, side = self.side.name(), "certificates taken up anew");
+                self.tell(metrics);
+            }
+            // They have changed again meanwhile: what was read may be of neither moment.
+            Err(_) if look(&self.files) != self.seen => self.seen.clear(),
+            Err(error) => {
+                let error = chain(&error);
+                if is_news || self.refused.as_ref() != Some(&error) {
+                    metrics.tls_reloads.add(Reload::Refused as usize);
+                    let (listener, side) = (&self.listener, self.side.name());
+                    tracing::warn!(listener, side, error, "changed certificates can't be used, the old ones stay");
+                }
+                self.refused = Some(error);
+            }
+        }
+    }
+
+    /// How long each certificate is good, for the metric and, if that is not long, for the log.
+    fn tell(&self, metrics: &Metrics) {
+        for (files, expires) in self.side.expiries() {
+            let path = files.to_string();
+            metrics.set_certificate_expiry(&self.listener, &path, expires as f64);
+            let left = expires - crate::telemetry::metrics::unix_now() as i64;
+            let (listener, days_left) = (&self.listener, left / (24 * 3600));
+            if left <= 0 {
+                tracing::warn!(listener, path, "the certificate has expired");
+            } else if left < SOON {
+                tracing::warn!(listener, path, days_left, "the certificate expires soon");
+            }
+        }
+    }
+}
+
+// === impl Side ===
+
+impl Side {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Server { .. } => "tls",
+            Self::Client { .. } => "upstream_tls",
+        }
+    }
+
+    /// All or nothing: connections from now on have the new files, those that are open keep what they have.
+    fn reload(&mut self) -> Result<(), LoadError> {
+        match self {
+            Self::Server { tls, protocol, now, publish } => {
+                *now = server::load(tls, *protocol, Some(now))?;
+                publish.send_replace(Arc::clone(&now.config));
+            }
+            Self::Client { tls, expires, publish } => {
+                let (config, until) = client::config(tls)?;
+                *expires = until;
+                publish.send_replace(Arc::new(config));
+            }
+        }
+        Ok(())
+    }
+
+    fn expiries(&self) -> Vec<(&CertificateFiles, i64)> {
+        match self {
+            Self::Server { tls, now, .. } => tls.certificates.iter().zip(now.expiries.iter().copied()).collect(),
+            Self::Client { tls, expires, .. } => tls.certificate.iter().zip(*expires).collect(),
+        }
+    }
+}
