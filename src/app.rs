@@ -265,7 +265,8 @@ fn log_addresses(config: &Config, sockets: &[Bound], admin: &TcpListener) {
     let local = |socket: &TcpListener| socket.local_addr().map_or_else(|_| String::new(), |a| a.to_string());
     for (index, socket) in sockets {
         let listener = &config.listeners[*index];
-        tracing::info!(listener = listener.name, address = local(socket), upstream = %listener.upstream, "listening");
+        let tls = listener.tls.is_some();
+        tracing::info!(listener = listener.name, address = local(socket), upstream = %listener.upstream, tls, "listening");
     }
     tracing::info!(listener = "admin", address = local(admin), "listening");
 }

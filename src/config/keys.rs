@@ -101,7 +101,7 @@ pub static KEYS: &[Key] = &[
     key("pass_on_close", Kind::Switch, "off", "Hand the app's `Connection: close` to the client as well."),
     key("limits.max_connections", Kind::CountOrAuto, "auto", "Downstream connections and open HTTP/2 streams together, over all listeners. `auto` follows RLIMIT_NOFILE and the cgroup's memory limit."),
     key("limits.header_bytes", Kind::Size(8 << 10, 1 << 20), "64KiB", "Longest request or response head, over HTTP/2 longest list of headers, 8KiB to 1MiB."),
-    key("limits.header_timeout", Kind::Duration(Duration::from_millis(1)), "30s", "From a head's first byte to its end."),
+    key("limits.header_timeout", Kind::Duration(Duration::from_millis(1)), "30s", "From a head's first byte to its end. A TLS handshake has as long."),
     key("metrics.final_scrape", Kind::DurationOrOff, "off", "How long exit may wait for one scrape that starts after the drain ended."),
     key("log.format", Kind::Word(&["json", "text"]), "json", "One JSON object a line, or text for people.")
         .env("EBBTIDE_LOG_FORMAT").flag("log-format"),

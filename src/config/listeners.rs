@@ -87,6 +87,14 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
         let fault = Fault::new("is for an inbound listener only");
         errors.push(setting.error(fault.hint("remove it here; TLS towards the service is upstream: tls://")));
     }
+    if let (Some(setting), Some(Value::Upstream(UpstreamAddr::Tls(_)))) = (field(SEND_PROXY), parsed(upstream))
+        && traffic == Traffic::InboundTcp
+        && parsed(Some(setting)) == Some(&Value::Switch(true))
+    {
+        // Receivers look for it in front of the handshake, where only the app itself would speak TLS.
+        let fault = Fault::new("does not go with an upstream of tls://");
+        errors.push(setting.error(fault.hint("use tcp://, or remove this")));
+    }
     let server_tls = if inbound { tls::server(item, errors) } else { None };
     let upstream_tls = tls::upstream(item, upstream, errors);
 
