@@ -114,7 +114,7 @@ fn parse_authority(text: &str, default_port: Option<u16>) -> Result<HostPort, Fa
             .filter(|port| *port != 0)
             .ok_or_else(|| Fault::new("has no valid port").hint("give a port from 1 to 65535"))?,
         (None, Some(port)) => port,
-        (None, None) => return Err(Fault::new("has no port").hint(format!("write it like tcp://{text}:5432"))),
+        (None, None) => return Err(Fault::new("has no port").hint(format!("add it, like {text}:5432"))),
     };
     Ok(HostPort { host: host.to_owned(), port })
 }

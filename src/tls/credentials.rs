@@ -58,12 +58,12 @@ impl Credentials {
     pub fn load(files: &CertificateFiles) -> Result<Self, FileError> {
         let (chain_path, key_path) = paths_of(files);
         let chain = certificates(&chain_path)?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-            .map_err(|_| FileError::new(&key_path, "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)"))?;
         let mut expires = i64::MAX;
         for certificate in &chain {
             expires = expires.min(parse(&chain_path, certificate)?.validity().not_after.timestamp());
         }
+        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
+            .map_err(|_| FileError::new(&key_path, "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)"))?;
         let Some(own) = chain.first() else { return Err(FileError::new(&chain_path, NO_CERTIFICATE)) };
         let names = sans(own).into_iter().filter_map(|san| match san {
             San::Dns(name) => Some(SubjectName(name)),

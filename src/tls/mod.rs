@@ -16,3 +16,6 @@ use rustls::crypto::CryptoProvider;
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
+
+#[cfg(test)]
+mod tests;

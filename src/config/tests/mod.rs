@@ -3,6 +3,7 @@
 mod units;
 mod files;
 mod messages;
+mod tls;
 mod sources;
 mod random;
 

@@ -112,6 +112,8 @@ fn upstreams() {
         ("http://[::1]", "http://[::1]:80"),
         ("unix:///run/app.sock", "unix:///run/app.sock"),
         ("tcp://db.example.svc:5432", "tcp://db.example.svc:5432"),
+        ("https://app", "https://app:443"),
+        ("tls://a:1, tls://[::1]:2,c:3", "tls://a:1,[::1]:2,c:3"),
     ] {
         assert_eq!(address::parse_upstream(text).unwrap().to_string(), shown);
     }
@@ -134,12 +136,9 @@ fn upstreams() {
         ("http://app:0", "has no valid port; give a port from 1 to 65535"),
         ("http://app:", "has no valid port; give a port from 1 to 65535"),
         ("http://app:65536", "has no valid port; give a port from 1 to 65535"),
-        ("tcp://db", "has no port; write it like tcp://db:5432"),
-        (
-            "https://app",
-            "uses https://, which this version does not speak yet; use http://, h2c://, auto:// or unix:// (without TLS) for now",
-        ),
-        ("ftp://app", "has an unknown scheme; use http://, h2c://, auto://, unix:// or tcp://"),
+        ("tcp://db", "has no port; add it, like db:5432"),
+        ("tls://a:1,b", "has no port; add it, like b:5432"),
+        ("ftp://app", "has an unknown scheme; use http://, https://, h2c://, auto://, unix://, tcp:// or tls://"),
     ] {
         let fault = address::parse_upstream(text).unwrap_err();
         assert_eq!(format!("{}; {}", fault.reason, fault.hint.unwrap_or_default()), message, "{text}");
