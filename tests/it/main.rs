@@ -23,6 +23,8 @@ mod h2_selftest;
 
 mod ws_selftest;
 
+mod tls_selftest;
+
 mod streams_selftest;
 
 mod surface;

@@ -18,6 +18,8 @@ pub(crate) mod app;
 
 pub(crate) mod client;
 
+pub(crate) mod tls;
+
 pub(crate) mod balancer;
 
 pub(crate) mod broker;

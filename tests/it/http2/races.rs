@@ -42,7 +42,7 @@ async fn delete_at_a_random_moment(seed: u64) -> Sum {
         Call::plain(Request::get(&format!("/slow?ms={}", random.u64(0..200)))),
         Call::server_stream(Some(5), MILLIS(random.u64(1..30)), 300),
     ];
-    let plan = H2Plan { address: pod.address(), rate: 100.0, connections: 10, lanes, timeout: SOON };
+    let plan = H2Plan { to: pod.address().into(), rate: 100.0, connections: 10, lanes, timeout: SOON };
     let load = H2Load::start(plan);
     load.has_done(10, SOON).await;
     tokio::time::sleep(MILLIS(random.u64(0..400))).await;

@@ -63,7 +63,8 @@ impl Journal {
 
     /// Every whole line of this kind: `up listening unlistening connected disconnected req done term call
     /// beat held ack exit`, of HTTP/2 `preface goaway cancel lost` and `stream=` in `req` and `done`, of
-    /// WebSocket `ws message close violation over`, of event streams `events`, of raw TCP `received`.
+    /// WebSocket `ws message close violation over`, of event streams `events`, of raw TCP `received`,
+    /// of TLS `tls tls_end untrusted`.
     pub(crate) fn lines(&self, kind: &str) -> Vec<Line> {
         let text = self.text();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -28,6 +28,7 @@ use tokio::process::Command;
 use self::journal::Journal;
 use super::SOON;
 use super::process::{Exit, Process, log_from};
+use super::tls::TlsServer;
 use super::wait::{Mono, eventually};
 
 /// How one toy app behaves, apart from what the paths of its requests ask for.
@@ -65,6 +66,8 @@ pub(crate) struct AppOptions {
     pub(crate) goaway: Option<(After, Farewell)>,
     /// SETTINGS_MAX_CONCURRENT_STREAMS.
     pub(crate) max_streams: Option<u32>,
+    /// On every TCP connection that it takes; what it speaks inside is no matter of ALPN.
+    pub(crate) tls: Option<Box<TlsServer>>,
 }
 
 /// What the app makes of the first bytes of a connection.
@@ -113,6 +116,8 @@ pub(crate) enum Scheme {
     H2c,
     Auto,
     Tcp,
+    Https,
+    Tls,
 }
 
 /// When an HTTP/2 connection has been used enough.
@@ -193,6 +198,7 @@ impl Default for AppOptions {
             scheme: Scheme::Http,
             goaway: None,
             max_streams: None,
+            tls: None,
         }
     }
 }
@@ -216,6 +222,14 @@ impl AppOptions {
     pub(crate) const fn tcp(mut self, flow: Flow) -> Self {
         self.speaks = Speaks::Tcp(flow);
         self.scheme = Scheme::Tcp;
+        self
+    }
+
+    /// TLS, and said so; comes last.
+    #[must_use]
+    pub(crate) fn tls(mut self, tls: TlsServer) -> Self {
+        self.scheme = if self.scheme == Scheme::Tcp { Scheme::Tls } else { Scheme::Https };
+        self.tls = Some(Box::new(tls));
         self
     }
 
@@ -271,6 +285,8 @@ impl Scheme {
             Self::H2c => "h2c",
             Self::Auto => "auto",
             Self::Tcp => "tcp",
+            Self::Https => "https",
+            Self::Tls => "tls",
         }
     }
 }

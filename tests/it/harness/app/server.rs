@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 
 use super::entry::Shared;
 use super::routes::{self, Next};
 use super::{Listen, Speaks, h2, tcp};
 use crate::harness::http::{Fault, Wire};
+use crate::harness::tls::TlsServer;
 
 /// Either kind of stream.
 pub(super) trait Io: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
@@ -41,10 +43,14 @@ pub(super) async fn listen(app: Arc<Shared>) {
 }
 
 async fn accept_tcp(app: &Arc<Shared>, listener: &TcpListener) {
+    let config = app.options.tls.as_ref().map(|tls| (tls.clone(), tls.config()));
     loop {
         if let Ok((stream, _)) = listener.accept().await {
             let _ = stream.set_nodelay(true);
-            tokio::spawn(serve(app.clone(), stream));
+            match &config {
+                Some((tls, config)) => drop(tokio::spawn(serve_tls(app.clone(), tls.clone(), config.clone(), stream))),
+                None => drop(tokio::spawn(serve(app.clone(), stream, next_number()))),
+            }
         }
     }
 }
@@ -52,14 +58,44 @@ async fn accept_tcp(app: &Arc<Shared>, listener: &TcpListener) {
 async fn accept_unix(app: &Arc<Shared>, listener: &UnixListener) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(app.clone(), stream));
+            tokio::spawn(serve(app.clone(), stream, next_number()));
         }
     }
 }
 
-async fn serve(app: Arc<Shared>, stream: impl Io) {
+fn next_number() -> u64 {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-    let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Notes what was agreed, and at the end how the client has ended it, as far as it was read.
+async fn serve_tls(app: Arc<Shared>, tls: Box<TlsServer>, config: Arc<ServerConfig>, stream: TcpStream) {
+    let connection = next_number();
+    let socket = match tls.accept(&config, stream).await {
+        Ok(socket) => socket,
+        Err(error) => return app.pen.note("untrusted", &format!("conn={connection} why={}", word(&error))),
+    };
+    let (alpn, name) = (socket.alpn().unwrap_or_default(), socket.asked_name().unwrap_or_default());
+    let client = socket.peer_serial().map_or_else(String::new, |serial| serial.to_string());
+    let (version, resumed) = (socket.version(), socket.was_resumed());
+    let version = version.map_or_else(String::new, |version| format!("{version:?}"));
+    app.pen.note(
+        "tls",
+        &format!("conn={connection} alpn={alpn} name={name} client={client} version={version} resumed={resumed}"),
+    );
+    serve(app.clone(), socket.clone(), connection).await;
+    // A client that is gone answers what we say with a reset.
+    let how = socket.ending();
+    let _ = socket.clone().shutdown().await;
+    app.pen.note("tls_end", &format!("conn={connection} how={how:?}"));
+}
+
+/// A field of the journal has no spaces.
+fn word(error: &std::io::Error) -> String {
+    error.to_string().replace(' ', "_")
+}
+
+async fn serve(app: Arc<Shared>, stream: impl Io, connection: u64) {
     app.pen.note("connected", &format!("conn={connection}"));
     if let Speaks::Tcp(flow) = app.options.speaks {
         let _busy = Busy::begin(&app.in_flight);

@@ -1,5 +1,6 @@
 //! Owns what the app does with raw TCP: who speaks first, who ends first.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -69,6 +70,8 @@ impl Received {
                         return self.how = "reset";
                     }
                 }
+                // TLS, and a FIN without a `close_notify`.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return self.how = "bare",
                 Err(_) => return self.how = "reset",
             }
         }

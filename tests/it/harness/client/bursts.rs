@@ -1,19 +1,18 @@
 //! Owns long-lived raw TCP connections that talk in bursts to an echo, and how each was closed.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::{Ending, Failure};
 use crate::harness::http::pattern_byte;
+use crate::harness::tls::{Socket, Target, alpn};
 use crate::harness::wait::{Mono, densest, eventually, within};
 use crate::harness::{SOON, tally};
 
@@ -54,7 +53,7 @@ pub(crate) struct BurstSummary {
 }
 
 struct Talk {
-    stream: TcpStream,
+    stream: Socket,
     plan: BurstPlan,
     record: BurstRecord,
     /// Of the burst under way.
@@ -74,16 +73,16 @@ impl Default for BurstPlan {
 
 impl Bursts {
     /// Opens all; panics if one fails.
-    pub(crate) async fn start(address: SocketAddr, plan: BurstPlan, count: usize) -> Self {
+    pub(crate) async fn start(to: impl Into<Target>, plan: BurstPlan, count: usize) -> Self {
+        let to = to.into();
         crate::harness::raise_open_files();
         let turns = Arc::new(Semaphore::new(50));
         let mut openings = JoinSet::new();
         for _ in 0..count {
-            let turns = turns.clone();
+            let (to, turns) = (to.clone(), turns.clone());
             openings.spawn(async move {
                 let _turn = turns.acquire().await.expect("never closed");
-                let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
-                stream.set_nodelay(true)?;
+                let stream = timeout(SOON, to.connect(alpn::NONE)).await.map_err(|_| Failure::Timeout)??;
                 // Connecting is faster than accepting: a full backlog would cost a second each time.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 Ok::<_, Failure>(stream)
@@ -134,7 +133,7 @@ impl Bursts {
 // === impl Talk ===
 
 impl Talk {
-    fn new(stream: TcpStream, plan: BurstPlan, whole: Arc<AtomicU64>) -> Self {
+    fn new(stream: Socket, plan: BurstPlan, whole: Arc<AtomicU64>) -> Self {
         let now = Mono::now();
         let record =
             BurstRecord { sent: 0, echoed: 0, intact: true, ending: Ending::StillOpen, ended: now, in_burst: false };
@@ -153,9 +152,8 @@ impl Talk {
             let speaks = writes && !(stopped && self.pieces_left == self.plan.pieces);
             tokio::select! {
                 read = self.stream.read(&mut buffer) => match read {
-                    Ok(0) => break Ending::Fin,
-                    Ok(read) => self.compare(&buffer[..read]),
-                    Err(_) => break Ending::Reset,
+                    Ok(read @ 1..) => self.compare(&buffer[..read]),
+                    _ => break self.stream.ending(),
                 },
                 () = self.next.reached(), if speaks => {
                     // Only a reset makes a write fail whose connection has not been read to its end.
@@ -166,8 +164,8 @@ impl Talk {
                 () = told(&mut stop), if !stopped => stopped = true,
             }
         };
-        self.record.ending = match self.stream.take_error() {
-            Ok(Some(_)) => Ending::Reset,
+        self.record.ending = match self.stream.ending() {
+            Ending::Reset => Ending::Reset,
             _ => ending,
         };
         self.record.in_burst = !self.is_quiet();

@@ -1,17 +1,16 @@
 //! Owns one client connection: exchanges, one after the other, and how it ends.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::{Ending, Failure, Reply, Request};
 use crate::harness::http::{Framing, Sum, Wire};
+use crate::harness::tls::{Socket, Target, alpn};
+use crate::harness::wait::Mono;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -20,8 +19,8 @@ pub(crate) struct Connection {
     /// Exchanges finished.
     pub(crate) used: u32,
     host: String,
-    wire: Wire<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
+    wire: Wire<Socket>,
+    writer: Socket,
     open: bool,
 }
 
@@ -68,38 +67,33 @@ pub(super) async fn read_reply<S: AsyncRead + Unpin>(
 }
 
 /// Reads to the end and tells how it came; RST is seen by the read or left in SO_ERROR.
-pub(super) async fn read_ending(
-    stream: &mut (impl AsyncRead + Unpin),
-    deadline: Duration,
-    mut bytes: impl FnMut(&[u8]),
-) -> Ending {
+pub(super) async fn read_ending(socket: &mut Socket, deadline: Duration, mut bytes: impl FnMut(&[u8])) -> Ending {
+    let end = Mono::now() + deadline;
     let mut buffer = [0; 4096];
     let work = async {
-        loop {
-            match stream.read(&mut buffer).await {
-                Ok(0) => return Ending::Fin,
-                Ok(read) => bytes(&buffer[..read]),
-                Err(_) => return Ending::Reset,
-            }
+        while let Ok(read @ 1..) = socket.read(&mut buffer).await {
+            bytes(&buffer[..read]);
         }
     };
-    timeout(deadline, work).await.unwrap_or(Ending::StillOpen)
+    match timeout(deadline, work).await {
+        Ok(()) => socket.ended(end.since(Mono::now())).await,
+        Err(_) => Ending::StillOpen,
+    }
 }
 
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) async fn open(address: SocketAddr, deadline: Duration) -> Result<Self, Failure> {
+    pub(crate) async fn open(to: impl Into<Target>, deadline: Duration) -> Result<Self, Failure> {
+        let to = to.into();
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let stream = timeout(deadline, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
-        stream.set_nodelay(true)?;
-        let (reader, writer) = stream.into_split();
+        let socket = timeout(deadline, to.connect(alpn::HTTP1)).await.map_err(|_| Failure::Timeout)??;
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             used: 0,
-            host: address.to_string(),
-            wire: Wire::new(reader),
-            writer,
+            host: to.address.to_string(),
+            wire: Wire::new(socket.clone()),
+            writer: socket,
             open: true,
         })
     }
@@ -141,25 +135,19 @@ impl Connection {
     pub(crate) fn idle(&self) -> Idle {
         let mut byte = [0];
         match self.wire.get_ref().try_read(&mut byte) {
-            Ok(0) => Idle::Ended(Ending::Fin),
-            Ok(_) => Idle::Unasked,
+            Ok(1..) => Idle::Unasked,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Usable,
-            Err(_) => Idle::Ended(Ending::Reset),
+            Ok(0) | Err(_) => Idle::Ended(self.wire.get_ref().ending()),
         }
     }
 
     /// Waits for the server's close without closing first.
     pub(crate) async fn ending(mut self, deadline: Duration) -> Ending {
-        let ending = read_ending(self.wire.get_mut(), deadline, |_| {}).await;
-        let stream: &TcpStream = self.wire.get_ref().as_ref();
-        match stream.take_error() {
-            Ok(Some(_)) => Ending::Reset,
-            _ => ending,
-        }
+        read_ending(self.wire.get_mut(), deadline, |_| {}).await
     }
 }
 
-async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8], drip: Option<(usize, Duration)>) -> io::Result<()> {
+async fn write(writer: &mut Socket, bytes: &[u8], drip: Option<(usize, Duration)>) -> io::Result<()> {
     let Some((size, pause)) = drip else {
         return writer.write_all(bytes).await;
     };

@@ -1,10 +1,8 @@
 //! Owns thousands of idle keep-alive connections, and when and how each was closed.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -13,6 +11,7 @@ use super::connection::{read_ending, read_reply};
 use super::{Ending, Failure, Request, fresh_id};
 use crate::harness::SOON;
 use crate::harness::http::Wire;
+use crate::harness::tls::{Socket, Target, alpn};
 use crate::harness::wait::{Mono, densest, eventually};
 
 #[derive(Debug)]
@@ -35,16 +34,17 @@ pub(crate) struct Closed {
 
 impl IdleHolder {
     /// Opens all; each does `first` if given, then waits. Panics if one fails.
-    pub(crate) async fn open(address: SocketAddr, count: usize, first: Option<Request>) -> Self {
+    pub(crate) async fn open(to: impl Into<Target>, count: usize, first: Option<Request>) -> Self {
+        let to = to.into();
         crate::harness::raise_open_files();
         let closed = Arc::new(Mutex::new(Vec::with_capacity(count)));
         let turns = Arc::new(Semaphore::new(50));
         let mut openings = JoinSet::new();
         for _ in 0..count {
-            let (turns, first) = (turns.clone(), first.clone());
+            let (to, turns, first) = (to.clone(), turns.clone(), first.clone());
             openings.spawn(async move {
                 let _turn = turns.acquire().await.expect("never closed");
-                let opened = open_one(address, first).await;
+                let opened = open_one(&to, first).await;
                 // Connecting is faster than accepting: a full backlog would cost a second each time.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 opened
@@ -57,10 +57,6 @@ impl IdleHolder {
             tasks.spawn(async move {
                 let mut bytes = 0;
                 let ending = read_ending(&mut stream, FOREVER, |piece| bytes += piece.len()).await;
-                let ending = match stream.take_error() {
-                    Ok(Some(_)) => Ending::Reset,
-                    _ => ending,
-                };
                 let at = Mono::now();
                 closed.lock().expect("no holder panics").push(Closed { at, ending, bytes });
             });
@@ -91,12 +87,12 @@ impl IdleHolder {
     }
 }
 
-async fn open_one(address: SocketAddr, first: Option<Request>) -> Result<TcpStream, Failure> {
-    let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
+async fn open_one(to: &Target, first: Option<Request>) -> Result<Socket, Failure> {
+    let stream = timeout(SOON, to.connect(alpn::HTTP1)).await.map_err(|_| Failure::Timeout)??;
     let Some(request) = first else {
         return Ok(stream);
     };
-    let bytes = request.encode(&address.to_string(), &fresh_id());
+    let bytes = request.encode(&to.address.to_string(), &fresh_id());
     let mut wire = Wire::new(stream);
     tokio::io::AsyncWriteExt::write_all(wire.get_mut(), &bytes).await?;
     let read = read_reply(&mut wire, request.method, None, request.expect);

@@ -1,6 +1,5 @@
 //! Owns open-loop load: requests leave at a rate, whatever becomes of earlier ones.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,12 +9,13 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::summary::{Record, Summary};
 use super::{Connection, Pool, Request};
+use crate::harness::tls::Target;
 use crate::harness::wait::{Mono, within};
 
 /// What is sent, how often, how.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) address: SocketAddr,
+    pub(crate) to: Target,
     /// Requests per second, over all lanes.
     pub(crate) rate: f64,
     /// Size of the pool that the pooled lanes share.
@@ -63,15 +63,15 @@ struct Shared {
 
 impl Plan {
     /// Small POSTs that are echoed, half pooled and half on fresh connections.
-    pub(crate) fn mixed(address: SocketAddr, rate: f64) -> Self {
+    pub(crate) fn mixed(to: impl Into<Target>, rate: f64) -> Self {
         let lane = |how| Lane { how, share: 1, request: Request::echo(64) };
-        Self { lanes: vec![lane(How::Pooled), lane(How::Fresh)], ..Self::pooled(address, rate, 20) }
+        Self { lanes: vec![lane(How::Pooled), lane(How::Fresh)], ..Self::pooled(to, rate, 20) }
     }
 
     /// Small POSTs on a pool.
-    pub(crate) fn pooled(address: SocketAddr, rate: f64, connections: usize) -> Self {
+    pub(crate) fn pooled(to: impl Into<Target>, rate: f64, connections: usize) -> Self {
         Self {
-            address,
+            to: to.into(),
             rate,
             connections,
             lanes: vec![Lane { how: How::Pooled, share: 1, request: Request::echo(64) }],
@@ -89,7 +89,7 @@ impl Load {
         crate::harness::raise_open_files();
         let shared = Arc::new(Shared {
             name: NAMES.fetch_add(1, Ordering::Relaxed),
-            pool: Pool::new(plan.address, plan.connections),
+            pool: Pool::new(plan.to.clone(), plan.connections),
             records: Mutex::default(),
             paused: Mutex::default(),
             plan,
@@ -156,7 +156,7 @@ impl Shared {
 
     async fn fresh(&self, request: &Request, id: &str) -> Record {
         let mut record = Record::new(id, Mono::now());
-        let result = match Connection::open(self.plan.address, self.plan.timeout).await {
+        let result = match Connection::open(&self.plan.to, self.plan.timeout).await {
             Ok(mut connection) => {
                 record.connection = connection.number;
                 let result = connection.exchange(request, id, self.plan.timeout).await;

@@ -23,12 +23,12 @@ pub(crate) use self::raw::Raw;
 pub(crate) use self::summary::{Record, Summary};
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::http::{Fault, Head, Sum, pattern};
+use super::tls::Target;
 
 /// A request that can be sent many times, each time with an id of its own.
 #[derive(Clone, Debug)]
@@ -72,6 +72,12 @@ pub(crate) enum Failure {
     Timeout,
     /// Not HTTP, or the response of another request.
     Garbage,
+    /// A fatal TLS alert of the peer.
+    Alert(u8),
+    /// A certificate that a client must not take.
+    BadCertificate,
+    /// Any other fault of the peer's TLS, e.g. a protocol that was not offered.
+    Tls,
     /// Anything else of the operating system, e.g. no free port.
     Other,
 }
@@ -79,10 +85,17 @@ pub(crate) enum Failure {
 /// How a socket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Ending {
+    /// Over TLS with a `close_notify` before it.
     Fin,
     Reset,
     /// Not within the deadline.
     StillOpen,
+    /// TLS, and a FIN without a `close_notify`.
+    Bare,
+    /// A fatal TLS alert.
+    Alert(u8),
+    /// Any other fault of the peer's TLS.
+    BadTls,
 }
 
 /// A request id that is unique in this test run.
@@ -92,8 +105,8 @@ pub(crate) fn fresh_id() -> String {
 }
 
 /// One request on a connection of its own; `Connection: close` is not asked for.
-pub(crate) async fn send(address: SocketAddr, request: &Request, deadline: Duration) -> Result<Reply, Failure> {
-    let mut connection = Connection::open(address, deadline).await?;
+pub(crate) async fn send(to: impl Into<Target>, request: &Request, deadline: Duration) -> Result<Reply, Failure> {
+    let mut connection = Connection::open(to, deadline).await?;
     connection.exchange(request, &fresh_id(), deadline).await
 }
 
@@ -208,6 +221,12 @@ impl Reply {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::AlertReceived(alert)) => return Self::Alert((*alert).into()),
+            Some(rustls::Error::InvalidCertificate(_)) => return Self::BadCertificate,
+            Some(_) => return Self::Tls,
+            None => {}
+        }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {

@@ -1,7 +1,6 @@
 //! Owns a keep-alive pool as HTTP clients have them: reuse in turn, obey `Connection: close`, never retry.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,11 +10,12 @@ use tokio::sync::Semaphore;
 use super::summary::Record;
 use super::{Connection, Ending, Failure, Idle, Reply, Request};
 use crate::harness::SOON;
+use crate::harness::tls::Target;
 use crate::harness::wait::{Mono, eventually};
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    address: SocketAddr,
+    to: Target,
     slots: Semaphore,
     idle: Mutex<VecDeque<Connection>>,
     idle_endings: Mutex<Vec<(Mono, Ending)>>,
@@ -28,9 +28,9 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// At most so many connections at once.
-    pub(crate) fn new(address: SocketAddr, connections: usize) -> Self {
+    pub(crate) fn new(to: impl Into<Target>, connections: usize) -> Self {
         Self {
-            address,
+            to: to.into(),
             slots: Semaphore::new(connections),
             idle: Mutex::default(),
             idle_endings: Mutex::default(),
@@ -43,7 +43,7 @@ impl Pool {
     pub(crate) async fn warm(&self, deadline: Duration) {
         let missing = self.slots.available_permits();
         for _ in self.idle_count()..missing {
-            let connection = Connection::open(self.address, deadline).await;
+            let connection = Connection::open(&self.to, deadline).await;
             let connection = connection.expect("the pool can be filled");
             self.idle.lock().expect("no holder panics").push_back(connection);
         }
@@ -57,7 +57,7 @@ impl Pool {
         let was_reused = reused.is_some();
         let opened = match reused {
             Some(connection) => Ok(connection),
-            None => Connection::open(self.address, deadline).await,
+            None => Connection::open(&self.to, deadline).await,
         };
         let mut record = Record::new(id, began);
         record.reused = was_reused;

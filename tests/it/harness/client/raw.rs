@@ -3,28 +3,36 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::connection::{read_ending, read_reply};
 use super::{Ending, Failure, Reply};
 use crate::harness::SOON;
 use crate::harness::http::Wire;
+use crate::harness::tls::{Socket, Target, alpn};
 
 #[derive(Debug)]
 pub(crate) struct Raw {
-    wire: Wire<TcpStream>,
+    wire: Wire<Socket>,
 }
 
 // === impl Raw ===
 
 impl Raw {
-    pub(crate) async fn connect(address: SocketAddr) -> Result<Self, Failure> {
-        let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
-        stream.set_nodelay(true)?;
-        Ok(Self { wire: Wire::new(stream) })
+    pub(crate) async fn connect(to: impl Into<Target>) -> Result<Self, Failure> {
+        Self::speaking(to, alpn::HTTP1).await
+    }
+
+    /// Over TLS another protocol, or [`alpn::NONE`].
+    pub(crate) async fn speaking(to: impl Into<Target>, protocol: &'static str) -> Result<Self, Failure> {
+        let socket = timeout(SOON, to.into().connect(protocol)).await.map_err(|_| Failure::Timeout)??;
+        Ok(Self { wire: Wire::new(socket) })
+    }
+
+    /// What TLS has agreed, and parts of an end.
+    pub(crate) const fn socket(&self) -> &Socket {
+        self.wire.get_ref()
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
@@ -86,26 +94,21 @@ impl Raw {
     /// What still comes, and how the socket ends; nothing is sent or closed by us.
     pub(crate) async fn ending(&mut self, deadline: Duration) -> (Vec<u8>, Ending) {
         let mut rest = self.wire.take(self.wire.unread().len());
-        let stream = self.wire.get_mut();
-        let ending = read_ending(stream, deadline, |piece| rest.extend_from_slice(piece)).await;
-        match stream.take_error() {
-            Ok(Some(_)) => (rest, Ending::Reset),
-            _ => (rest, ending),
-        }
+        let ending = read_ending(self.wire.get_mut(), deadline, |piece| rest.extend_from_slice(piece)).await;
+        (rest, ending)
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.wire.get_ref().local_addr().expect("it is connected")
+        self.wire.get_ref().local_addr()
     }
 
     /// A receive buffer of this size, so that the peer's writes block early.
     pub(crate) fn receive_buffer(&self, bytes: usize) {
-        SockRef::from(self.wire.get_ref()).set_recv_buffer_size(bytes).expect("the buffer can be set");
+        self.wire.get_ref().options().set_recv_buffer_size(bytes).expect("the buffer can be set");
     }
 
     /// Ends with RST.
     pub(crate) fn reset(self) {
-        let (stream, _) = self.wire.into_parts();
-        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        self.wire.get_ref().options().set_linger(Some(Duration::ZERO)).expect("linger can be set");
     }
 }

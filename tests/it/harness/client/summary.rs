@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Ending, Failure, How, Reply};
 use crate::harness::app::journal::Journal;
+use crate::harness::tally;
 use crate::harness::wait::Mono;
 
 /// One request.
@@ -138,11 +139,19 @@ impl Summary {
             shown.join("\n")
         );
         assert_eq!(self.resets(), 0, "sockets that ended in a reset");
+        let endings = self.endings();
+        let good = |ending: &Ending| matches!(ending, Ending::Fin | Ending::StillOpen);
+        assert!(endings.keys().all(good), "idle and announced ends, of TLS too: {endings:?}");
     }
 
     /// Idle or announced ends that were a reset.
     pub(crate) fn resets(&self) -> usize {
-        self.idle_endings.iter().chain(&self.marked_endings).filter(|(_, ending)| *ending == Ending::Reset).count()
+        self.endings().get(&Ending::Reset).copied().unwrap_or(0)
+    }
+
+    /// How often each idle or announced end came.
+    pub(crate) fn endings(&self) -> BTreeMap<Ending, usize> {
+        tally(self.idle_endings.iter().chain(&self.marked_endings).map(|(_, ending)| *ending))
     }
 
     /// Panics unless every answered request reached the app exactly once and no other more often.

@@ -97,10 +97,10 @@ impl Call {
         !matches!(self.what, What::Plain)
     }
 
-    fn head(&self, authority: &str, id: &str) -> Request<()> {
+    fn head(&self, base: &str, id: &str) -> Request<()> {
         let mut request = Request::builder()
             .method(self.request.method)
-            .uri(format!("http://{authority}{}", self.request.path))
+            .uri(format!("{base}{}", self.request.path))
             .header("x-id", id);
         for (name, value) in &self.request.headers {
             request = request.header(name, value);
@@ -112,7 +112,7 @@ impl Call {
     pub(super) async fn attempt(
         &self,
         sender: SendRequest<Bytes>,
-        authority: &str,
+        base: &str,
         record: &mut H2Record,
         counter: &Counter,
     ) -> Result<u16, Trouble> {
@@ -120,7 +120,7 @@ impl Call {
         let mut sender = sender.ready().await.map_err(|_| Trouble::Unsent)?;
         let bodiless = !self.is_grpc() && self.request.body.is_empty();
         let (response, stream) =
-            sender.send_request(self.head(authority, &record.id), bodiless).map_err(|_| Trouble::Unsent)?;
+            sender.send_request(self.head(base, &record.id), bodiless).map_err(|_| Trouble::Unsent)?;
         record.stream = response.stream_id().as_u32();
         let write = async {
             if !bodiless {

@@ -1,20 +1,20 @@
 //! Owns an HTTP/2 client as the RFC wants it: many streams per connection, a new connection after a
 //! GOAWAY, and a second attempt only for what the server has said that it did not process.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::call::{Call, Counter, Trouble, loss};
 use super::summary::{H2Ending, H2Record, H2Summary, Loss};
-use crate::harness::client::{Failure, fresh_id};
-use crate::harness::wait::Mono;
+use crate::harness::SOON;
+use crate::harness::client::{Ending, Failure, fresh_id};
+use crate::harness::tls::{Socket, Target, alpn};
+use crate::harness::wait::{Mono, eventually};
 
 /// Cheap to clone; its connections close when the last clone is gone.
 #[derive(Clone, Debug)]
@@ -24,10 +24,12 @@ pub(crate) struct H2Client {
 
 #[derive(Debug)]
 struct Shared {
-    address: SocketAddr,
+    to: Target,
     slots: Vec<tokio::sync::Mutex<Option<Connection>>>,
     turn: AtomicUsize,
     endings: Arc<Mutex<Vec<H2Ending>>>,
+    /// Connections that we have left, and whose end has not come yet.
+    awaited: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,14 +42,24 @@ struct Connection {
 
 impl H2Client {
     /// So many connections, each opened when it is first needed.
-    pub(crate) fn new(address: SocketAddr, connections: usize) -> Self {
+    pub(crate) fn new(to: impl Into<Target>, connections: usize) -> Self {
         let slots = (0..connections).map(|_| tokio::sync::Mutex::default()).collect();
-        let shared = Shared { address, slots, turn: AtomicUsize::new(0), endings: Arc::default() };
+        let (turn, endings, awaited) = (AtomicUsize::new(0), Arc::default(), Arc::default());
+        let shared = Shared { to: to.into(), slots, turn, endings, awaited };
         Self { shared: Arc::new(shared) }
     }
 
     pub(crate) async fn call(&self, call: &Call, deadline: Duration) -> H2Record {
         self.call_as(call, &fresh_id(), deadline, &Counter::default()).await
+    }
+
+    /// Waits until every connection that was left has ended, or is overdue.
+    pub(super) async fn settled(&self) {
+        eventually("ends of connections", SOON * 2, || match self.shared.awaited.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            awaited => Err(awaited),
+        })
+        .await;
     }
 
     /// The calls of others together with how this client's connections ended.
@@ -66,11 +78,11 @@ impl H2Client {
     }
 
     async fn attempts(&self, call: &Call, slot: usize, record: &mut H2Record, counter: &Counter) -> Result<u16, Loss> {
-        let authority = self.shared.address.to_string();
+        let base = format!("{}://{}", self.shared.to.scheme(), self.shared.to.address);
         for _ in 0..ATTEMPTS {
             let connection = self.shared.connection(slot).await?;
             record.connection = connection.number;
-            match call.attempt(connection.sender, &authority, record, counter).await {
+            match call.attempt(connection.sender, &base, record, counter).await {
                 Ok(status) => return Ok(status),
                 Err(Trouble::Lost(loss)) => return Err(loss),
                 Err(Trouble::Unsent) => {}
@@ -105,28 +117,38 @@ impl Shared {
 
     async fn dial(&self) -> Result<Connection, Loss> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let stream = TcpStream::connect(self.address).await.map_err(|error| match Failure::from(error) {
+        let socket = self.to.connect(alpn::H2).await.map_err(|failure| match failure {
             Failure::Refused => Loss::Refused,
             Failure::Reset | Failure::Eof => Loss::Broken,
             Failure::Timeout => Loss::Timeout,
+            Failure::Alert(_) | Failure::BadCertificate | Failure::Tls => Loss::Tls,
             _ => Loss::Other,
         })?;
-        stream.set_nodelay(true).map_err(|_| Loss::Broken)?;
         let mut builder = Builder::new();
         builder
             .initial_window_size(WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(HEADERS)
             .enable_push(false);
-        let (sender, connection) = builder.handshake(stream).await.map_err(|error| loss(&error))?;
+        let (sender, connection) = builder.handshake(socket.clone()).await.map_err(|error| loss(&error))?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let endings = self.endings.clone();
+        let (endings, awaited) = (self.endings.clone(), self.awaited.clone());
         tokio::spawn(async move {
             let fault = connection.await.err().map(|error| loss(&error));
-            endings.lock().expect("no holder panics").push(H2Ending { connection: number, at: Mono::now(), fault });
+            awaited.fetch_add(1, Ordering::SeqCst);
+            let ending = end_of(&socket).await;
+            drop(socket);
+            let ending = H2Ending { connection: number, at: Mono::now(), fault, ending };
+            endings.lock().expect("no holder panics").push(ending);
+            awaited.fetch_sub(1, Ordering::SeqCst);
         });
         Ok(Connection { number, sender })
     }
+}
+
+/// A client that has had its last answer ends first; over TLS the server's own end is still worth a look.
+async fn end_of(socket: &Socket) -> Ending {
+    if socket.is_tls() { socket.ended(SOON).await } else { socket.ending() }
 }
 
 /// A server that goes on refusing is at fault.

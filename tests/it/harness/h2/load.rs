@@ -1,6 +1,5 @@
 //! Owns open-loop load over HTTP/2: calls leave at a rate, whatever becomes of earlier ones.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,12 +12,13 @@ use super::client::H2Client;
 use super::summary::{H2Record, H2Summary};
 use crate::harness::SOON;
 use crate::harness::client::{Pace, Request};
+use crate::harness::tls::Target;
 use crate::harness::wait::{eventually, within};
 
 /// What is sent, how often, over how many connections.
 #[derive(Clone, Debug)]
 pub(crate) struct H2Plan {
-    pub(crate) address: SocketAddr,
+    pub(crate) to: Target,
     /// Calls per second, over all lanes.
     pub(crate) rate: f64,
     pub(crate) connections: usize,
@@ -48,7 +48,7 @@ struct Shared {
 
 impl H2Plan {
     /// Small answers, echoes, unary calls, and short streams in both forms, over four connections.
-    pub(crate) fn mixed(address: SocketAddr, rate: f64) -> Self {
+    pub(crate) fn mixed(to: impl Into<Target>, rate: f64) -> Self {
         let pause = Duration::from_millis(5);
         let lanes = vec![
             Call::plain(Request::get("/")),
@@ -57,12 +57,12 @@ impl H2Plan {
             Call::server_stream(Some(5), pause, 300),
             Call::bidi(5, pause, 50),
         ];
-        Self { address, rate, connections: 4, lanes, timeout: Duration::from_secs(10) }
+        Self { to: to.into(), rate, connections: 4, lanes, timeout: Duration::from_secs(10) }
     }
 
     /// One kind of call.
-    pub(crate) fn of(address: SocketAddr, rate: f64, call: Call) -> Self {
-        Self { lanes: vec![call], ..Self::mixed(address, rate) }
+    pub(crate) fn of(to: impl Into<Target>, rate: f64, call: Call) -> Self {
+        Self { lanes: vec![call], ..Self::mixed(to, rate) }
     }
 }
 
@@ -74,7 +74,7 @@ impl H2Load {
         static NAMES: AtomicU64 = AtomicU64::new(1);
         let shared = Arc::new(Shared {
             name: NAMES.fetch_add(1, Ordering::Relaxed),
-            client: H2Client::new(plan.address, plan.connections),
+            client: H2Client::new(plan.to.clone(), plan.connections),
             records: Mutex::default(),
             plan,
         });
@@ -103,6 +103,7 @@ impl H2Load {
         self.stopped.send_replace(true);
         let Self { shared, task, .. } = self;
         within("end of the load", shared.plan.timeout + SOON, task).await.expect("the load does not panic");
+        shared.client.settled().await;
         let records = shared.records.lock().expect("no holder panics").clone();
         shared.client.summary(records)
     }

@@ -2,12 +2,10 @@
 
 use std::future::{Future, pending};
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::frame::{Frame, Kind, setting};
@@ -15,12 +13,13 @@ use super::seen::{Answer, Seen};
 use super::{NO_LAST, PREFACE};
 use crate::harness::SOON;
 use crate::harness::client::{Ending, Failure, fresh_id};
+use crate::harness::tls::{Socket, Target, alpn};
 use crate::harness::wait::Mono;
 
 /// Reads only while one of its methods is awaited; [`Self::during`] reads beside other work.
 #[derive(Debug)]
 pub(crate) struct RawH2 {
-    io: TcpStream,
+    io: Socket,
     input: Vec<u8>,
     /// How much of the input has become frames.
     taken: usize,
@@ -38,14 +37,14 @@ pub(crate) struct RawH2 {
 
 impl RawH2 {
     /// Connected, and not a byte sent.
-    pub(crate) async fn connect(address: SocketAddr) -> Result<Self, Failure> {
-        let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
-        Self::over(stream)
+    pub(crate) async fn connect(to: impl Into<Target>) -> Result<Self, Failure> {
+        let io = timeout(SOON, to.into().connect(alpn::H2)).await.map_err(|_| Failure::Timeout)??;
+        Ok(Self::over(io))
     }
 
     /// Preface and SETTINGS exchanged; windows are as large as they can be.
-    pub(crate) async fn open(address: SocketAddr) -> Result<Self, Failure> {
-        let mut raw = Self::connect(address).await?;
+    pub(crate) async fn open(to: impl Into<Target>) -> Result<Self, Failure> {
+        let mut raw = Self::connect(to).await?;
         raw.greet(&[(setting::ENABLE_PUSH, 0), (setting::INITIAL_WINDOW_SIZE, NO_LAST)]).await?;
         raw.wait("SETTINGS of the peer", SOON, |seen| seen.settings()).await?;
         Ok(raw)
@@ -54,7 +53,8 @@ impl RawH2 {
     /// The server's side: takes one connection and reads the preface; SETTINGS are the test's business.
     pub(crate) async fn accept(listener: &TcpListener) -> Result<Self, Failure> {
         let (stream, _) = timeout(SOON, listener.accept()).await.map_err(|_| Failure::Timeout)??;
-        let mut raw = Self::over(stream)?;
+        stream.set_nodelay(true)?;
+        let mut raw = Self::over(stream.into());
         let preface = async {
             while raw.input.len() < PREFACE.len() {
                 if raw.io.read_buf(&mut raw.input).await? == 0 {
@@ -68,9 +68,8 @@ impl RawH2 {
         Ok(raw)
     }
 
-    fn over(io: TcpStream) -> Result<Self, Failure> {
-        io.set_nodelay(true)?;
-        Ok(Self {
+    fn over(io: Socket) -> Self {
+        Self {
             io,
             input: Vec::new(),
             taken: 0,
@@ -81,7 +80,7 @@ impl RawH2 {
             acks_pings: true,
             opens_windows: true,
             ended: None,
-        })
+        }
     }
 
     /// Preface, SETTINGS and a wide connection window, in one write.
@@ -91,6 +90,19 @@ impl RawH2 {
     }
 
     // --- sending ---
+
+    /// What TLS has agreed, and parts of an end.
+    pub(crate) const fn socket(&self) -> &Socket {
+        &self.io
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.io.is_tls() { "https" } else { "http" }
+    }
+
+    fn request(&self, stream: u32, method: &str, path: &str, headers: &[(&str, &str)]) -> Frame {
+        request_over(self.scheme(), stream, method, path, headers)
+    }
 
     /// Anything, e.g. a part of the preface.
     pub(crate) async fn bytes(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
@@ -121,7 +133,7 @@ impl RawH2 {
     /// A request without a body; answers its stream.
     pub(crate) async fn get(&mut self, path: &str) -> Result<u32, Failure> {
         let stream = self.fresh_stream();
-        let head = request(stream, "GET", path, &[]).end_stream();
+        let head = self.request(stream, "GET", path, &[]).end_stream();
         self.frame(head).await?;
         Ok(stream)
     }
@@ -129,7 +141,7 @@ impl RawH2 {
     /// The head of a request whose body follows by [`Self::data`] or [`Self::upload`].
     pub(crate) async fn begin(&mut self, path: &str, headers: &[(&str, &str)]) -> Result<u32, Failure> {
         let stream = self.fresh_stream();
-        self.frame(request(stream, "POST", path, headers)).await?;
+        self.frame(self.request(stream, "POST", path, headers)).await?;
         Ok(stream)
     }
 
@@ -141,7 +153,7 @@ impl RawH2 {
     /// A gRPC call with one message.
     pub(crate) async fn unary(&mut self, path: &str, payload: &[u8]) -> Result<u32, Failure> {
         let stream = self.fresh_stream();
-        let head = request(stream, "POST", path, GRPC);
+        let head = self.request(stream, "POST", path, GRPC);
         self.frames(&[head, Frame::data(stream, &super::grpc::message(payload)).end_stream()]).await?;
         Ok(stream)
     }
@@ -176,12 +188,12 @@ impl RawH2 {
 
     /// Ends with RST.
     pub(crate) fn reset(self) {
-        SockRef::from(&self.io).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        self.io.options().set_linger(Some(Duration::ZERO)).expect("linger can be set");
     }
 
     /// A receive buffer of this size, so that the peer's writes block early.
     pub(crate) fn receive_buffer(&self, bytes: usize) {
-        SockRef::from(&self.io).set_recv_buffer_size(bytes).expect("the buffer can be set");
+        self.io.options().set_recv_buffer_size(bytes).expect("the buffer can be set");
     }
 
     // --- reading ---
@@ -250,9 +262,14 @@ impl RawH2 {
 
     /// Reads to the end and tells how it came; nothing is closed by us.
     pub(crate) async fn ending(&mut self, deadline: Duration) -> Ending {
+        let end = Mono::now() + deadline;
         let work = async { while self.read().await.is_ok() {} };
         let _ = timeout(deadline, work).await;
-        self.ended.unwrap_or(Ending::StillOpen)
+        match self.ended {
+            // The FIN must follow.
+            Some(Ending::Fin) => self.io.ended(end.since(Mono::now())).await,
+            other => other.unwrap_or(Ending::StillOpen),
+        }
     }
 
     async fn read(&mut self) -> Result<Frame, Failure> {
@@ -281,14 +298,13 @@ impl RawH2 {
         self.input.drain(..std::mem::take(&mut self.taken));
         match self.io.try_read_buf(&mut self.input) {
             Ok(0) => {
-                let reset = matches!(self.io.take_error(), Ok(Some(_)));
-                self.ended = Some(if reset { Ending::Reset } else { Ending::Fin });
+                self.ended = Some(self.io.ending());
                 Err(if self.input.is_empty() { Failure::Eof } else { Failure::Truncated })
             }
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(error) => {
-                self.ended = Some(Ending::Reset);
+                self.ended = Some(self.io.ending());
                 Err(error.into())
             }
         }
@@ -352,8 +368,12 @@ impl RawH2 {
 
 /// The head of a request with an id of its own, unless `headers` has one.
 pub(crate) fn request(stream: u32, method: &str, path: &str, headers: &[(&str, &str)]) -> Frame {
+    request_over("http", stream, method, path, headers)
+}
+
+fn request_over(scheme: &str, stream: u32, method: &str, path: &str, headers: &[(&str, &str)]) -> Frame {
     let id = fresh_id();
-    let mut fields = vec![(":method", method), (":scheme", "http"), (":path", path), (":authority", "toy")];
+    let mut fields = vec![(":method", method), (":scheme", scheme), (":path", path), (":authority", "toy")];
     if !headers.iter().any(|(name, _)| *name == "x-id") {
         fields.push(("x-id", &id));
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::app::journal::Journal;
+use crate::harness::client::Ending;
 use crate::harness::wait::Mono;
 
 /// One call, retries included.
@@ -51,6 +52,8 @@ pub(crate) enum Loss {
     /// The answer of another request, or no answer at all to what was asked.
     Garbage,
     Timeout,
+    /// No TLS session, for whatever reason.
+    Tls,
     /// Not processed or not even sent, again and again.
     Unprocessed,
     Other,
@@ -68,6 +71,8 @@ pub(crate) struct H2Ending {
     pub(crate) connection: u64,
     pub(crate) at: Mono,
     pub(crate) fault: Option<Loss>,
+    /// Without TLS the peer's end is unknown where ours came first.
+    pub(crate) ending: Ending,
 }
 
 // === impl H2Record ===
@@ -165,6 +170,9 @@ impl H2Summary {
         );
         let faults: Vec<_> = self.endings.iter().filter(|one| one.fault.is_some()).collect();
         assert!(faults.is_empty(), "connections that ended in a fault: {faults:?}");
+        let bad = |one: &&H2Ending| matches!(one.ending, Ending::Bare | Ending::Alert(_) | Ending::BadTls);
+        let bad: Vec<_> = self.endings.iter().filter(bad).collect();
+        assert!(bad.is_empty(), "connections whose TLS ended badly: {bad:?}");
     }
 
     /// Panics unless every answered call reached the app exactly once and no other more often.

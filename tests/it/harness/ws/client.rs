@@ -1,11 +1,8 @@
 //! Owns one WebSocket from the client's side: the handshake, checked as browsers do, and whole frames.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -19,6 +16,7 @@ use crate::harness::SOON;
 use crate::harness::client::{Ending, Failure};
 use crate::harness::h2::{Frame, RawH2, Seen, setting};
 use crate::harness::http::{Head, Wire};
+use crate::harness::tls::{Target, alpn};
 
 #[derive(Debug)]
 pub(crate) struct WsClient {
@@ -46,27 +44,27 @@ pub(crate) enum Refusal {
 // === impl WsClient ===
 
 impl WsClient {
-    pub(crate) async fn open(address: SocketAddr, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
+    pub(crate) async fn open(to: impl Into<Target>, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
+        let to = to.into();
         let work = async {
             match plan.over {
-                Over::Http1 => Self::upgrade(address, plan, id).await,
-                Over::Http2 => Self::over_http2(address, plan, id).await,
+                Over::Http1 => Self::upgrade(&to, plan, id).await,
+                Over::Http2 => Self::over_http2(to, plan, id).await,
             }
         };
         timeout(SOON, work).await.unwrap_or(Err(Refusal::Connection(Failure::Timeout)))
     }
 
-    async fn upgrade(address: SocketAddr, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
-        let stream = TcpStream::connect(address).await.map_err(failure)?;
-        stream.set_nodelay(true).map_err(failure)?;
+    async fn upgrade(to: &Target, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
+        let stream = to.connect(alpn::HTTP1).await.map_err(failure)?;
         if let Some((bytes, _)) = plan.reads {
-            SockRef::from(&stream).set_recv_buffer_size(bytes).map_err(failure)?;
+            stream.options().set_recv_buffer_size(bytes).map_err(failure)?;
         }
         let key = generate_key();
         let mut head = format!(
-            "GET {} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\nx-id: {id}\r\n",
-            plan.path
+            plan.path, to.address
         );
         for (name, value) in plan.offers() {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -89,8 +87,8 @@ impl WsClient {
     }
 
     /// On a connection of its own.
-    async fn over_http2(address: SocketAddr, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
-        let mut raw = RawH2::open(address).await.map_err(Refusal::Connection)?;
+    async fn over_http2(to: Target, plan: &WsPlan, id: &str) -> Result<Self, Refusal> {
+        let mut raw = RawH2::open(to).await.map_err(Refusal::Connection)?;
         if let Some((bytes, _)) = plan.reads {
             raw.receive_buffer(bytes);
         }
@@ -99,7 +97,7 @@ impl WsClient {
             return Err(Refusal::Bad("SETTINGS_ENABLE_CONNECT_PROTOCOL was not sent"));
         }
         let stream = raw.fresh_stream();
-        raw.frame(extended_connect(stream, plan, id)).await.map_err(Refusal::Connection)?;
+        raw.frame(connect_over(raw.scheme(), stream, plan, id)).await.map_err(Refusal::Connection)?;
         let came = |seen: &Seen| {
             let answer = seen.answers.get(&stream)?;
             (answer.status() != 0 || answer.is_over()).then(|| answer.clone())
@@ -171,10 +169,14 @@ impl WsClient {
 
 /// The head of a session on a stream of HTTP/2, RFC 8441 §4.
 pub(crate) fn extended_connect(stream: u32, plan: &WsPlan, id: &str) -> Frame {
+    connect_over("http", stream, plan, id)
+}
+
+fn connect_over(scheme: &str, stream: u32, plan: &WsPlan, id: &str) -> Frame {
     let mut fields = vec![
         (":method", "CONNECT"),
         (":protocol", "websocket"),
-        (":scheme", "http"),
+        (":scheme", scheme),
         (":path", plan.path.as_str()),
         (":authority", "toy"),
         ("sec-websocket-version", "13"),

@@ -1,6 +1,5 @@
 //! Owns numbered conversations: one session from its handshake to its end, and many at once.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use super::summary::{WsFault, WsRecord, WsSummary};
 use super::transport::Pace;
 use super::{NO_STATUS, number_of, numbered};
 use crate::harness::client::{Ending, fresh_id};
+use crate::harness::tls::Target;
 use crate::harness::wait::{Mono, eventually, within};
 
 /// How a session is opened, and what the client says in it.
@@ -107,16 +107,17 @@ impl WsPlan {
 
 impl Sessions {
     /// Opens so many; returns when every handshake has ended in one way or the other.
-    pub(crate) async fn start(address: SocketAddr, plan: &WsPlan, count: usize) -> Self {
+    pub(crate) async fn start(to: impl Into<Target>, plan: &WsPlan, count: usize) -> Self {
+        let to = to.into();
         crate::harness::raise_open_files();
         let turns = Arc::new(Semaphore::new(50));
         let mut handshakes = JoinSet::new();
         for _ in 0..count {
-            let (turns, plan) = (turns.clone(), plan.clone());
+            let (to, turns, plan) = (to.clone(), turns.clone(), plan.clone());
             handshakes.spawn(async move {
                 let _turn = turns.acquire().await.expect("never closed");
                 let id = fresh_id();
-                let client = WsClient::open(address, &plan, &id).await;
+                let client = WsClient::open(to, &plan, &id).await;
                 // Connecting is faster than accepting: a full backlog would cost a second each time.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 (client, WsRecord::new(&id))

@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use crate::harness::SOON;
 use crate::harness::client::{Ending, Failure};
 use crate::harness::h2::RawH2;
+use crate::harness::tls::Socket;
 use crate::harness::wait::Mono;
 
 /// Reads at most so many bytes, then waits; the socket's buffer is as small.
@@ -22,7 +22,7 @@ pub(super) enum Transport {
 
 #[derive(Debug)]
 pub(super) struct Tcp {
-    stream: TcpStream,
+    stream: Socket,
     /// What waits for the socket: a write that blocked reading could lock both peers.
     output: Vec<u8>,
     pace: Option<Pace>,
@@ -77,10 +77,11 @@ impl Transport {
     /// How an end came that [`Self::read`] has told.
     pub(super) fn ending(&self, end: &Result<usize, Failure>) -> Ending {
         match (self, end) {
-            (Self::Tcp(tcp), Ok(_)) if tcp.reset || matches!(tcp.stream.take_error(), Ok(Some(_))) => Ending::Reset,
-            (_, Ok(_)) => Ending::Fin,
             (_, Err(Failure::Timeout)) => Ending::StillOpen,
-            (_, Err(_)) => Ending::Reset,
+            (Self::Tcp(tcp), Ok(_)) if tcp.reset => Ending::Reset,
+            (Self::Tcp(tcp), _) => tcp.stream.ending(),
+            (Self::Http2(_), Ok(_)) => Ending::Fin,
+            (Self::Http2(_), Err(_)) => Ending::Reset,
         }
     }
 }
@@ -88,7 +89,7 @@ impl Transport {
 // === impl Tcp ===
 
 impl Tcp {
-    pub(super) const fn new(stream: TcpStream, pace: Option<Pace>) -> Self {
+    pub(super) const fn new(stream: Socket, pace: Option<Pace>) -> Self {
         Self { stream, output: Vec::new(), pace, reads_again: Mono::from_nanos(0), reset: false }
     }
 
