@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::app::{App, AppOptions, Listen};
 use super::ebbtide::{Config, Ebbtide};
+use super::tls::SecretDir;
 use super::{SOON, fresh_ip};
 
 /// A long life after t0, whose notice window opens after 15 s: tests end it themselves.
@@ -44,6 +45,11 @@ pub(crate) fn listeners(drain: &str, lines: &str) -> Config {
 /// One such line, on any port, with more keys, e.g. `, direction: outbound`.
 pub(crate) fn listener(name: &str, upstream: &str, more: &str) -> String {
     format!("  - {{name: {name}, bind: \"127.0.0.1:0\", upstream: \"{upstream}\"{more}}}\n")
+}
+
+/// The key `tls` of such a line, with more keys inside, e.g. `, min_version: "1.3"`.
+pub(crate) fn tls(certificates: &SecretDir, more: &str) -> String {
+    format!(", tls: {{certificates: \"{}\"{more}}}", certificates.path().display())
 }
 
 /// One line below `listeners:`, for a pod's configuration too.

@@ -2,12 +2,10 @@
 
 mod parser;
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -16,6 +14,7 @@ pub(crate) use self::parser::{Event, Parser};
 use super::SOON;
 use super::client::{Failure, Request, fresh_id};
 use super::http::Wire;
+use super::tls::{Target, alpn};
 use super::wait::{Mono, eventually, within};
 
 /// A running client; gives up its connection when it is stopped or dropped.
@@ -62,10 +61,10 @@ pub(crate) enum StreamEnd {
 
 impl EventSource {
     /// Begins at once; `retry` is the pause before it comes back, until the stream says another one.
-    pub(crate) fn start(address: SocketAddr, path: &str, retry: Duration) -> Self {
+    pub(crate) fn start(to: impl Into<Target>, path: &str, retry: Duration) -> Self {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let (stopped, mut stop) = watch::channel(false);
-        let work = run(address, path.to_owned(), retry, heard.clone());
+        let work = run(to.into(), path.to_owned(), retry, heard.clone());
         let task = tokio::spawn(async move {
             tokio::select! {
                 () = work => {}
@@ -135,13 +134,13 @@ impl Heard {
     }
 }
 
-async fn run(address: SocketAddr, path: String, retry: Duration, heard: Arc<Mutex<Heard>>) {
+async fn run(to: Target, path: String, retry: Duration, heard: Arc<Mutex<Heard>>) {
     let (mut retry, mut last) = (retry, String::new());
     loop {
         let attempt = Attempt { at: Mono::now(), after: last.clone(), opened: None, ended: None };
         heard.lock().expect("no holder panics").attempts.push(attempt);
         let mut parser = Parser::new(&last);
-        let end = stream(address, &path, &mut parser, &heard).await;
+        let end = stream(&to, &path, &mut parser, &heard).await;
         let now = Mono::now();
         if let Some(attempt) = heard.lock().expect("no holder panics").attempts.last_mut() {
             attempt.ended = Some((now, end));
@@ -155,26 +154,21 @@ async fn run(address: SocketAddr, path: String, retry: Duration, heard: Arc<Mute
     }
 }
 
-async fn stream(address: SocketAddr, path: &str, parser: &mut Parser, heard: &Mutex<Heard>) -> StreamEnd {
-    match read_stream(address, path, parser, heard).await {
+async fn stream(to: &Target, path: &str, parser: &mut Parser, heard: &Mutex<Heard>) -> StreamEnd {
+    match read_stream(to, path, parser, heard).await {
         Ok(end) => end,
         Err(failure) => StreamEnd::Broken(failure),
     }
 }
 
-async fn read_stream(
-    address: SocketAddr,
-    path: &str,
-    parser: &mut Parser,
-    heard: &Mutex<Heard>,
-) -> Result<StreamEnd, Failure> {
-    let stream = timeout(SOON, TcpStream::connect(address)).await.map_err(|_| Failure::Timeout)??;
+async fn read_stream(to: &Target, path: &str, parser: &mut Parser, heard: &Mutex<Heard>) -> Result<StreamEnd, Failure> {
+    let stream = timeout(SOON, to.connect(alpn::HTTP1)).await.map_err(|_| Failure::Timeout)??;
     let mut request = Request::get(path).header("Accept", "text/event-stream").header("Cache-Control", "no-store");
     if !parser.last_id().is_empty() {
         request = request.header("Last-Event-ID", parser.last_id());
     }
     let mut wire = Wire::new(stream);
-    wire.get_mut().write_all(&request.encode(&address.to_string(), &fresh_id())).await?;
+    wire.get_mut().write_all(&request.encode(&to.address.to_string(), &fresh_id())).await?;
     let head = wire.head().await?;
     let status = head.status()?;
     if status != 200 {

@@ -54,6 +54,7 @@ impl Held {
             records
         };
         let records = within("end of all calls", deadline, work).await;
+        self.client.settled().await;
         self.client.summary(records)
     }
 

@@ -54,7 +54,12 @@ impl RawH2 {
     pub(crate) async fn accept(listener: &TcpListener) -> Result<Self, Failure> {
         let (stream, _) = timeout(SOON, listener.accept()).await.map_err(|_| Failure::Timeout)??;
         stream.set_nodelay(true)?;
-        let mut raw = Self::over(stream.into());
+        Self::accepted(stream.into()).await
+    }
+
+    /// The same on a connection that has been taken.
+    pub(crate) async fn accepted(socket: Socket) -> Result<Self, Failure> {
+        let mut raw = Self::over(socket);
         let preface = async {
             while raw.input.len() < PREFACE.len() {
                 if raw.io.read_buf(&mut raw.input).await? == 0 {

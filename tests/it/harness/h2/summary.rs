@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::app::journal::Journal;
 use crate::harness::client::Ending;
+use crate::harness::tally;
 use crate::harness::wait::Mono;
 
 /// One call, retries included.
@@ -114,6 +115,11 @@ impl H2Summary {
             *losses.entry(loss).or_default() += 1;
         }
         losses
+    }
+
+    /// How often each end of a connection came.
+    pub(crate) fn ends(&self) -> BTreeMap<Ending, usize> {
+        tally(self.endings.iter().map(|one| one.ending))
     }
 
     /// Calls that needed more than one attempt.

@@ -2,6 +2,8 @@
 
 mod authority;
 
+mod listener;
+
 mod secret;
 
 mod session;
@@ -11,6 +13,7 @@ mod socket;
 mod target;
 
 pub(crate) use self::authority::{Authority, Leaf, Pair};
+pub(crate) use self::listener::TlsListener;
 pub(crate) use self::secret::SecretDir;
 pub(crate) use self::session::TlsEnd;
 pub(crate) use self::socket::Socket;

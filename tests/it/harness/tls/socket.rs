@@ -137,6 +137,12 @@ impl Socket {
         std::future::poll_fn(|cx| self.poll_flushed(cx)).await
     }
 
+    /// New keys, TLS 1.3; the peer is told with the next bytes.
+    pub(crate) fn refresh_keys(&self) {
+        let mut session = self.session().expect("TLS");
+        session.tls.refresh_traffic_keys().expect("TLS 1.3");
+    }
+
     /// FIN alone, whatever TLS would say.
     pub(crate) fn fin(&self) -> io::Result<()> {
         match self.options().shutdown(Shutdown::Write) {

@@ -143,15 +143,20 @@ impl Target {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
+    /// The first bytes of a handshake, to be sent by hand; nothing can come of it.
+    pub(crate) fn client_hello(&self, speaks: &'static str) -> Vec<u8> {
+        let tls = self.tls.as_ref().expect("a target with TLS");
+        let mut hello = Vec::new();
+        tls.session(speaks).expect("a valid offer").write_tls(&mut hello).expect("memory takes everything");
+        hello
+    }
+
     /// One connection for a protocol, of which the server must not choose another.
     pub(crate) async fn connect(&self, speaks: &'static str) -> Result<Socket, Failure> {
         let tcp = TcpStream::connect(self.address).await?;
         tcp.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return Ok(tcp.into()) };
-        let offer = tls.alpn.clone().unwrap_or_else(|| vec![speaks]);
-        let names = offer.iter().filter(|name| **name != alpn::NONE).map(|name| name.as_bytes().to_vec());
-        let session = ClientConnection::new_with_alpn(tls.config.clone(), tls.name.clone(), names.collect());
-        let session = session.map_err(|_| Failure::Tls)?;
+        let session = tls.session(speaks).map_err(|_| Failure::Tls)?;
         let socket = Socket::handshake(tcp, Connection::Client(session), false).await?;
         let agreed = socket.alpn();
         let fits = match agreed.as_deref() {
@@ -161,6 +166,16 @@ impl Target {
             Some(agreed) => agreed == speaks,
         };
         if fits { Ok(socket) } else { Err(Failure::Tls) }
+    }
+}
+
+// === impl Tls ===
+
+impl Tls {
+    fn session(&self, speaks: &'static str) -> Result<ClientConnection, rustls::Error> {
+        let offer = self.alpn.clone().unwrap_or_else(|| vec![speaks]);
+        let names = offer.iter().filter(|name| **name != alpn::NONE).map(|name| name.as_bytes().to_vec());
+        ClientConnection::new_with_alpn(self.config.clone(), self.name.clone(), names.collect())
     }
 }
 
