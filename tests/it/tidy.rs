@@ -167,11 +167,13 @@ fn the_metrics_page_has_the_table() {
         let label = match row.label {
             None => "–".to_owned(),
             Some((name, _)) if row.name == "ebbtide_build_info" => format!("`{name}`"),
+            Some(("path", [])) => "`path`: as configured".to_owned(),
             Some((name, [])) => format!("`{name}`: name of an inbound listener"),
             Some((name, values)) => format!("`{name}`: `{}`", values.join("`, `")),
         };
         let label = match row.outer {
             None => label,
+            Some((name, [])) => format!("`{name}`: its name; {label}"),
             Some((name, values)) => format!("`{name}`: `{}`; {label}", values.join("`, `")),
         };
         table.push_str(&format!("| `{}` | {} | {label} | {} |\n", row.name, row.kind, row.help));
