@@ -1,4 +1,4 @@
-//! Owns tests of the example workload: what it must say, and that ebbtide takes what it says.
+//! Owns tests of the example workloads: what they must say, and that ebbtide takes what they say.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/example")
 }
 
+/// A file of the plain workload, or by `../tls/` of the one with TLS.
 fn read(name: &str) -> Value {
     let text = std::fs::read_to_string(folder().join(name)).unwrap();
     let documents = Yaml::load_from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -44,8 +45,7 @@ fn sidecar() -> Value {
 }
 
 /// The variables as the kubelet would set them, with this pod IP.
-fn environment(pod_ip: &str) -> BTreeMap<String, String> {
-    let container = sidecar();
+fn environment(container: &Value, pod_ip: &str) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::new();
     for variable in container["env"].as_array().unwrap() {
         let name = variable["name"].as_str().unwrap().to_owned();
@@ -116,7 +116,8 @@ fn all_containers_fit_the_restricted_standard() {
 #[test]
 fn ebbtide_takes_the_environment_and_the_budget_fits() {
     {
-        let loaded = load(None, &environment("10.1.2.3").into_iter().collect::<Environment>(), &[]).unwrap();
+        let loaded =
+            load(None, &environment(&sidecar(), "10.1.2.3").into_iter().collect::<Environment>(), &[]).unwrap();
         let config = loaded.config;
         assert_eq!(config.mode, Mode::Sidecar);
         assert_eq!(loaded.warnings, Vec::<String>::new());
@@ -157,4 +158,46 @@ fn selectors_names_and_files_belong_together() {
     }
     assert_eq!(kustomization["images"][0]["name"], sidecar()["image"]);
     assert_eq!(kustomization["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_workload_with_tls_is_the_plain_one_with_a_secret_and_another_port() {
+    let (plain, tls) = (pod(), read("../tls/deployment.yaml")["spec"]["template"]["spec"].clone());
+    let container = tls["initContainers"][0].clone();
+    for field in ["lifecycle", "startupProbe", "readinessProbe", "livenessProbe", "restartPolicy", "securityContext"] {
+        assert_eq!(container[field], sidecar()[field], "{field}: the admin port speaks no TLS");
+    }
+    assert_eq!(tls["containers"], plain["containers"], "the app's hook and probes know nothing of TLS");
+    assert_eq!(tls["terminationGracePeriodSeconds"], plain["terminationGracePeriodSeconds"]);
+
+    let mut variables = environment(&container, "10.1.2.3");
+    let loaded = load(None, &variables.clone().into_iter().collect::<Environment>(), &[]).unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    let listener = &loaded.config.listeners[0];
+    let certificates = variables.remove("EBBTIDE_TLS_CERTIFICATES").unwrap();
+    assert_eq!(listener.tls.as_ref().unwrap().certificates[0].to_string(), certificates);
+    variables.remove("EBBTIDE_LISTEN").unwrap();
+    assert_eq!(variables, environment(&sidecar(), "10.1.2.3"), "nothing else is set");
+
+    // A folder: what is mounted by subPath never changes. Readable for our group: the files are root's.
+    let mount = &container["volumeMounts"][1];
+    assert_eq!(mount, &json!({"name": "tls", "mountPath": certificates, "readOnly": true}));
+    let volume = tls["volumes"].as_array().unwrap().iter().find(|one| one["name"] == "tls").cloned().unwrap();
+    assert_eq!(volume["secret"]["secretName"], "web-tls");
+    assert_eq!(tls["securityContext"]["fsGroup"], container["securityContext"]["runAsGroup"]);
+    let text = std::fs::read_to_string(folder().join("../tls/deployment.yaml")).unwrap();
+    assert!(text.contains("defaultMode: 0440"), "octal, as kubectl reads it");
+
+    let service = read("../tls/service.yaml");
+    let port = &service["spec"]["ports"][0];
+    assert_eq!((&port["port"], &port["targetPort"]), (&json!(443), &json!(listener.bind.port())));
+    assert_eq!(container["ports"][0]["containerPort"], port["targetPort"]);
+    let deployment = read("../tls/deployment.yaml");
+    assert_eq!(service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]);
+    assert_eq!(service["spec"]["selector"], deployment["spec"]["selector"]["matchLabels"]);
+    let kustomization = read("../tls/kustomization.yaml");
+    assert_eq!(kustomization["images"], read("kustomization.yaml")["images"]);
+    for file in kustomization["resources"].as_array().unwrap() {
+        assert!(folder().join("../tls").join(file.as_str().unwrap()).is_file(), "{file}");
+    }
 }
