@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import closes
 import conformance
 import process
 import scenario
@@ -19,6 +20,8 @@ import table
 from process import Failure
 from rows import ROWS
 from tools import ROOT, BuildFailed, Missing, Tools
+
+SPECIAL = {closes.Closes: closes, conformance.H2spec: conformance}
 
 EPILOG = """examples:
   tests/interop/run
@@ -30,11 +33,11 @@ rows:
 
 
 def arguments():
-    rows = [*ROWS, conformance.H2spec]
+    rows = [*ROWS, *SPECIAL]
     parser = argparse.ArgumentParser(
         prog="tests/interop/run",
         description="Runs real clients against pods that are deleted, and h2spec.",
-        epilog=EPILOG + "\n".join(f"  {row.name:14} {row.about}" for row in rows),
+        epilog=EPILOG + "\n".join(f"  {row.name:15} {row.about}" for row in rows),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -86,7 +89,7 @@ def play(row, settings, tools):
     print(f"interop: {row.name} begins", file=sys.stderr, flush=True)
     began = time.monotonic()
     try:
-        result = (conformance if row is conformance.H2spec else scenario).run(row, settings, tools)
+        result = SPECIAL.get(row, scenario).run(row, settings, tools)
     except Failure as failure:
         result = bad(row, str(failure))
     except Exception as error:  # A fault of the suite must be a failed row, and not a row less.

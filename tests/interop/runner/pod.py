@@ -1,5 +1,6 @@
 """Owns the pod: an app with ebbtide in front, and the part of the kubelet that deletes it."""
 
+import json
 import signal
 import socket
 import threading
@@ -45,26 +46,37 @@ def await_ready(ebbtide, admin, logs):
     raise Failure("ebbtide did not become ready in 10 s")
 
 
-# What can't be told by flags.
-CONFIG = """listeners:
-  - {{name: only, direction: {direction}, protocol: tcp, bind: "{bind}", upstream: "tcp://{upstream}"}}
-"""
+def _listener(row, tools, bind, upstream):
+    """What can't be told by flags."""
+    http = row.scheme not in ("tcp", "outbound")
+    told = {"name": "only", "direction": "outbound" if row.consumes else "inbound", "protocol": "http" if http else "tcp"}
+    told |= {"bind": bind, "upstream": f"{row.scheme if http else 'tcp'}://{upstream}"}
+    if row.tls:
+        told["tls"] = {"certificates": str(tools.tls / "server")}
+    if row.mutual:
+        told["tls"] |= {"client_ca": str(tools.tls / "ca.crt"), "client_auth": "required"}
+    if row.scheme == "https":
+        told["upstream_tls"] = {"ca": str(tools.tls / "ca.crt"), "server_name": "localhost"}
+    return told
 
 
 class Pod:
-    """Without ebbtide clients reach the app directly. An app without an inbound port reaches `broker` through its pod."""
+    """Without ebbtide clients reach the app directly, or through a relay that ends TLS where the app has none. An app
+    without an inbound port reaches `broker` through its pod.
+    """
 
     def __init__(self, name, row, tools, settings, logs, folder, broker=None):
-        self.name, self.settings, self.logs, self.folder = name, settings, logs, folder
+        self.name, self.row, self.settings, self.logs, self.folder = name, row, settings, logs, folder
         self.notes = {}
         self.ebbtide = self.relay = None
         if broker:
-            self._sidecar(broker, tools)
+            # Without ebbtide a relay as it is: told to stop when the app is told.
+            self._front(row, tools, broker)
             self._start(row, tools, [self.address])
         else:
             self._start(row, tools, [])
-            if settings.proxy == "ebbtide":
-                self._front(row.scheme, self.address)
+            if settings.proxy == "ebbtide" or row.tls and row.scheme != "https":
+                self._front(row, tools, self.address)
 
     def _start(self, row, tools, arguments):
         command, env = row.app(tools)
@@ -73,25 +85,25 @@ class Pod:
         # Databases are made first.
         self.address = self.app.event("listening", 30)["address"]
 
-    def _sidecar(self, broker, tools):
-        """What is between an app and its broker; without ebbtide a relay as it is: told to stop when the app is told."""
+    def _front(self, row, tools, upstream):
         if self.settings.proxy == "ebbtide":
-            self._front("outbound", broker)
-        else:
-            self.relay = Child(f"{self.name}-relay", [tools.go("balancer"), "--backends", broker], self.logs)
-            self.address = self.relay.event("listening", 10)["address"]
+            self._sidecar(row, tools, upstream)
+            return
+        command = [tools.go("balancer"), "--backends", upstream, *(["--tls", tools.tls] if row.tls else [])]
+        self.relay = Child(f"{self.name}-relay", [*command, *(["--mutual"] if row.mutual else [])], self.logs)
+        self.address = self.relay.event("listening", 10)["address"]
 
-    def _front(self, scheme, upstream):
+    def _sidecar(self, row, tools, upstream):
         listen, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.socket = self.folder / f"{self.name}.sock"
         command = [self.settings.ebbtide, "run", "--mode", "sidecar", "--admin", self.admin, "--control-socket", self.socket]
-        if scheme in ("tcp", "outbound"):
+        if row.tls or row.scheme in ("tcp", "outbound"):
             config = self.logs / f"{self.name}-ebbtide.yaml"
-            direction = "inbound" if scheme == "tcp" else "outbound"
-            config.write_text(CONFIG.format(direction=direction, bind=listen, upstream=upstream))
+            # JSON is YAML.
+            config.write_text(json.dumps({"listeners": [_listener(row, tools, listen, upstream)]}))
             command += ["--config", config]
         else:
-            command += ["--listen", listen, "--upstream", f"{scheme}://{upstream}"]
+            command += ["--listen", listen, "--upstream", f"{row.scheme}://{upstream}"]
         command += ["--grace-period", f"{self.settings.grace}s", "--hold", f"{self.settings.hold}s"]
         command += ["--app-stop", f"{self.settings.app_stop}s", "--termination-message-path", self.logs / f"{self.name}-report"]
         self.ebbtide = Child(f"{self.name}-ebbtide", command, self.logs)

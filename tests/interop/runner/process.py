@@ -27,7 +27,7 @@ def spawn(command, **options):
         return process
 
 
-def _forget(process):
+def forget(process):
     with _guard:
         _alive.discard(process)
 
@@ -71,7 +71,7 @@ class Child:
         with self._news:
             self.ended_at = time.time()
             self._news.notify_all()
-        _forget(self.process)
+        forget(self.process)
 
     def wait_for(self, wanted, seconds):
         """The first event for which `wanted` holds."""
@@ -137,7 +137,7 @@ def quick(name, command, logs, seconds):
             process.kill()
             out, _ = process.communicate()
         finally:
-            _forget(process)
+            forget(process)
     Path(logs / f"{name}.out").write_text(out)
     return process.returncode, out
 
@@ -153,7 +153,7 @@ def follow(name, command, logs, line, begun):
                 line(text.rstrip("\n"))
             return process.wait()
         finally:
-            _forget(process)
+            forget(process)
 
 
 def build(command, log, folder, env, seconds):
@@ -169,7 +169,7 @@ def build(command, log, folder, env, seconds):
             _end(process)
             raise
         finally:
-            _forget(process)
+            forget(process)
 
 
 def _end(process):

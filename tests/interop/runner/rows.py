@@ -28,31 +28,32 @@ class Row:
 
     With `again` a client may repeat what it got no answer to. With `sticky` the balancer knows clients by their address;
     with `stays` it sends new connections to the deleted pod until the app's hook is released. `consumes` is an app without
-    an inbound port.
+    an inbound port. With `tls` clients speak it, and with `mutual` they show a certificate; https is an app that speaks it.
     """
 
     def __init__(self, name, scheme, app, needs, client, about, ends=None, again=False, fewest=100,
-                 sticky=False, stays=False):
+                 sticky=False, stays=False, tls=False, mutual=False):
         self.name, self.scheme, self._app, self._needs = name, scheme, app, needs
         self.client, self.about = client, about
         self.ends, self.again, self.fewest, self.sticky, self.stays = ends, again, fewest, sticky, stays
+        self.tls, self.mutual = tls or mutual, mutual
         self.consumes = scheme == "outbound"
 
     @property
     def needs(self):
         # The balancer is a Go program.
-        return ["go", *self._needs]
+        return ["go", *(["tls"] if self.tls else []), *self._needs]
 
     def app(self, tools):
         """The command and what its environment has beside ours."""
         return self._app(tools)
 
 
-def _go_app(name):
-    return lambda tools: ([tools.go(name)], {})
+def _go_app(name, tls=False):
+    return lambda tools: ([tools.go(name), *(["-tls", tools.tls] if tls else [])], {})
 
 
-def _node_app(name):
+def node_app(name):
     return lambda tools: (["node", NODE / f"{name}.js"], _packages(tools))
 
 
@@ -76,8 +77,12 @@ def _packages(tools):
     return {"NODE_PATH": str(tools.node / "node_modules")}
 
 
-def _go(name):
-    return lambda target, tools, logs: Program([tools.go(name), "-target", target], logs)
+def _go(name, *arguments):
+    return lambda target, tools, logs: Program([tools.go(name), "-target", target, *arguments], logs)
+
+
+def _go_tls(name, *arguments):
+    return lambda target, tools, logs: _go(name, "-tls", tools.tls, *arguments)(target, tools, logs)
 
 
 def _tonic(target, tools, logs):
@@ -116,17 +121,23 @@ ROWS = [
     Row("go-http-h1", "http", HTTP_APP, [], _go("httpclient"), "Go net/http, upstream http:// (HTTP/1.1)"),
     Row("curl", "http", HTTP_APP, ["curl"], _loop(Curl), "curl, upstream http://"),
     Row("h2load", "auto", HTTP_APP, ["h2load"], _loop(H2load), "h2load, upstream auto://"),
-    Row("ws-node", "http", _node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),
+    Row("go-https", "auto", HTTP_APP, [], _go_tls("httpclient"), "Go net/http over TLS, HTTP/2 and HTTP/1.1 by ALPN", tls=True),
+    Row("go-https-cert", "http", HTTP_APP, [], _go_tls("httpclient", "-mutual"),
+        "the same with client certificates, upstream http://", mutual=True),
+    Row("go-https-app", "https", _go_app("httpapp", tls=True), [], _go_tls("httpclient"),
+        "Go net/http over TLS, upstream https://", tls=True),
+    Row("grpc-go-tls", "h2c", GRPC_APP, [], _go_tls("grpcclient"), "grpc-go over TLS, upstream h2c://", GRPC, tls=True),
+    Row("ws-node", "http", node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),
         "Node's ws, 500 sessions", SESSIONS),
     Row("ws-python", "http", _python_app("ws_app"), ["python"], _python("ws_client", 40),
         "Python's websockets", SESSIONS),
-    Row("socket.io", "http", _node_app("socketio-app"), ["node"], _node("socketio-client", 20, "websocket"),
+    Row("socket.io", "http", node_app("socketio-app"), ["node"], _node("socketio-client", 20, "websocket"),
         "socket.io over WebSocket", SESSIONS, again=True),
-    Row("socket.io-poll", "http", _node_app("socketio-app"), ["node"], _node("socketio-client", 20, "polling,websocket"),
+    Row("socket.io-poll", "http", node_app("socketio-app"), ["node"], _node("socketio-client", 20, "polling,websocket"),
         "socket.io that polls first, with session affinity", SESSIONS, again=True, sticky=True),
-    Row("sse-node", "http", _node_app("sse-app"), ["node"], _node("sse-client"),
+    Row("sse-node", "http", node_app("sse-app"), ["node"], _node("sse-client"),
         "event streams to the package eventsource", Ends("events", "silent", code=0), stays=True),
-    Row("sse-curl", "http", _node_app("sse-app"), ["node", "curl"], _loop(EventCurl),
+    Row("sse-curl", "http", node_app("sse-app"), ["node", "curl"], _loop(EventCurl),
         "event streams to curl", Ends("events", code=0), stays=True),
     Row("postgres", "tcp", _postgres_app, ["postgres"], _psql,
         "psql and a PostgreSQL server, upstream tcp://", Ends("transaction", code=0), fewest=50),

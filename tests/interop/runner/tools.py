@@ -63,6 +63,11 @@ class Tools:
         return self.build / "node"
 
     @property
+    def tls(self):
+        """The folder of the run's certificates: `ca.crt`, and `tls.crt` with `tls.key` in `server` and `client`."""
+        return self.build / "tls"
+
+    @property
     def postgres(self):
         """The folder of the server's programs, which Debian keeps out of the path."""
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [shutil.which("initdb")]
@@ -134,6 +139,21 @@ class Tools:
         features = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=False).stdout
         if "HTTP2" not in features:
             raise Missing("curl without HTTP/2")
+
+    def _prepare_tls(self):
+        """Made afresh for each run, so they need not last."""
+        self._command("openssl", "openssl")
+        shutil.rmtree(self.tls, ignore_errors=True)
+        issued = ["-CA", "ca.crt", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE", "-addext"]
+        for name, crt, key, options in (
+            ("ca", "ca.crt", "ca.key", []),
+            ("server", "server/tls.crt", "server/tls.key", [*issued, "subjectAltName=DNS:localhost,IP:127.0.0.1"]),
+            ("client", "client/tls.crt", "client/tls.key", [*issued, "subjectAltName=URI:spiffe://interop/client"]),
+        ):
+            (self.tls / crt).parent.mkdir(parents=True, exist_ok=True)
+            command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+            command += ["-days", "2", "-subj", f"/CN=interop {name}", "-keyout", key, "-out", crt, *options]
+            self._run(f"tls-{name}", command, self.tls)
 
     def _prepare_h2load(self):
         self._command("h2load", "nghttp2-client")

@@ -21,7 +21,7 @@ def of(row, settings, report, old, new):
     faults = _calls(row, report)
     faults += _streams(row, settings, report, old) if row.ends else []
     if settings.proxy == "ebbtide":
-        faults += _ebbtide(row, settings, old)
+        faults += ebbtide(row, settings, old)
     if settings.proxy != "calm":
         faults += _consumer(old) if row.consumes else _app(old)
     faults += _messages(row, report, old, new)
@@ -92,7 +92,7 @@ def _streams(row, settings, report, old):
     return [f"{count} × {fault}" for fault, count in faults.items()]
 
 
-def _ebbtide(row, settings, old):
+def ebbtide(row, settings, old):
     faults, notes = [], old.notes
     if notes.get("hook_timed_out"):
         faults.append("the app hook was not released in the grace period")

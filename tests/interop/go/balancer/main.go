@@ -1,9 +1,11 @@
 // Command balancer stands for the Service: it spreads new connections over the backends and leaves existing ones alone,
-// as kube-proxy does. Each line on standard input is a new list of backends.
+// as kube-proxy does. Each line on standard input is a new list of backends. With -tls it ends TLS and stands for a sidecar
+// of the careless kind: its exit leaves connections to the kernel, which says no close_notify.
 package main
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"io"
@@ -54,23 +56,37 @@ func (balancer *balancer) pick(client net.Addr) string {
 	return backend
 }
 
+// connection is one with or without TLS.
+type connection interface {
+	net.Conn
+	CloseWrite() error
+}
+
+func reset(conn connection) {
+	var inner net.Conn = conn
+	if over, is := conn.(*tls.Conn); is {
+		inner = over.NetConn()
+	}
+	inner.(*net.TCPConn).SetLinger(0)
+	inner.Close()
+}
+
 // copyTo moves bytes one way and passes on how the way ended: FIN as FIN, reset as reset.
-func copyTo(to, from *net.TCPConn) {
+func copyTo(to, from connection) {
 	_, err := io.Copy(to, from)
 	if errors.Is(err, syscall.ECONNRESET) {
-		to.SetLinger(0)
-		to.Close()
+		reset(to)
 		return
 	}
 	to.CloseWrite()
 }
 
-func (balancer *balancer) relay(client *net.TCPConn) {
+func (balancer *balancer) relay(client connection) {
 	defer client.Close()
 	dialled, err := net.Dial("tcp", balancer.pick(client.RemoteAddr()))
 	if err != nil {
 		// The client shall see a refused pod as a failure and not as an orderly end.
-		client.SetLinger(0)
+		reset(client)
 		return
 	}
 	server := dialled.(*net.TCPConn)
@@ -85,11 +101,16 @@ func main() {
 	address := flag.String("listen", "127.0.0.1:0", "address to listen on")
 	backends := flag.String("backends", "", "addresses, separated by commas")
 	sticky := flag.Bool("sticky", false, "keep each client address at its backend, as sessionAffinity: ClientIP does")
+	certificates := flag.String("tls", "", "folder of certificates: speak TLS")
+	mutual := flag.Bool("mutual", false, "ask clients for certificates too")
 	flag.Parse()
 
 	listener, err := net.Listen("tcp", *address)
 	if err != nil {
 		log.Fatal(err)
+	}
+	if *certificates != "" {
+		listener = tls.NewListener(listener, wire.ServerTLS(*certificates, *mutual))
 	}
 	balancer := &balancer{backends: strings.Split(*backends, ","), counts: map[string]int{}}
 	if *sticky {
@@ -110,6 +131,6 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		go balancer.relay(client.(*net.TCPConn))
+		go balancer.relay(client.(connection))
 	}
 }

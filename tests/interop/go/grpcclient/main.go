@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -22,6 +23,7 @@ import (
 var (
 	target = flag.String("target", "", "address of the service")
 	pace   = flag.Duration("pace", 20*time.Millisecond, "pause between the unary calls of a task")
+	folder = flag.String("tls", "", "folder of certificates: speak TLS")
 )
 
 const (
@@ -122,9 +124,13 @@ func main() {
 	flag.Parse()
 	result := wire.NewReport("grpc-go")
 	ctx, cancel := context.WithCancel(context.Background())
+	transport := insecure.NewCredentials()
+	if *folder != "" {
+		transport = credentials.NewTLS(wire.ClientTLS(*folder, false))
+	}
 	var pool []*grpc.ClientConn
 	for range channels {
-		channel, err := grpc.NewClient(*target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		channel, err := grpc.NewClient(*target, grpc.WithTransportCredentials(transport),
 			grpc.WithDisableRetry(), grpc.WithNoProxy())
 		if err != nil {
 			panic(err)

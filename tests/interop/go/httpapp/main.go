@@ -1,4 +1,4 @@
-// Command httpapp is the app in a pod for plain HTTP clients: HTTP/1.1 and HTTP/2 without TLS on one port.
+// Command httpapp is the app in a pod for plain HTTP clients: HTTP/1.1 and HTTP/2 on one port, with -tls by ALPN.
 package main
 
 import (
@@ -22,11 +22,13 @@ func main() {
 	address := flag.String("listen", "127.0.0.1:0", "address to listen on")
 	pod := flag.String("pod", "pod", "name that every answer carries")
 	patience := flag.Duration("patience", 1500*time.Millisecond, "how long Shutdown may take before Close")
+	certificates := flag.String("tls", "", "folder of certificates: speak TLS")
 	flag.Parse()
 
 	var journal wire.Journal
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	handler := func(response http.ResponseWriter, request *http.Request) {
 		defer journal.Begin(request.Header.Get("X-Request-Id"))()
@@ -47,6 +49,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	serve := server.Serve
+	if *certificates != "" {
+		server.TLSConfig = wire.ServerTLS(*certificates, false)
+		serve = func(listener net.Listener) error { return server.ServeTLS(listener, "", "") }
+	}
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -62,7 +69,7 @@ func main() {
 		}
 	}()
 	wire.Say(map[string]any{"event": "listening", "address": listener.Addr().String()})
-	if err := server.Serve(listener); err != http.ErrServerClosed {
+	if err := serve(listener); err != http.ErrServerClosed {
 		log.Fatal(err)
 	}
 	<-done
