@@ -97,6 +97,10 @@ def _plain_python(name):
     return lambda target, tools, logs: Program([sys.executable, PYTHON / f"{name}.py", target], logs)
 
 
+def _python_tls(name):
+    return lambda target, tools, logs: Program([sys.executable, PYTHON / f"{name}.py", target, tools.tls / "ca.crt"], logs)
+
+
 def _node(name, *arguments):
     return lambda target, tools, logs: Program(["node", NODE / f"{name}.js", target, *arguments], logs, _packages(tools))
 
@@ -127,6 +131,8 @@ ROWS = [
     Row("go-https-app", "https", _go_app("httpapp", tls=True), [], _go_tls("httpclient"),
         "Go net/http over TLS, upstream https://", tls=True),
     Row("grpc-go-tls", "h2c", GRPC_APP, [], _go_tls("grpcclient"), "grpc-go over TLS, upstream h2c://", GRPC, tls=True),
+    Row("python-https", "http", HTTP_APP, [], _python_tls("https_client"), "Python's http.client over TLS 1.2 and 1.3",
+        Ends("busy", "idle", code="close_notify"), tls=True),
     Row("ws-node", "http", node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),
         "Node's ws, 500 sessions", SESSIONS),
     Row("ws-python", "http", _python_app("ws_app"), ["python"], _python("ws_client", 40),
