@@ -104,6 +104,7 @@ class Curl(Loop):
     """Each round is one process: many requests after each other on one connection, in one of the loops slow ones."""
 
     TASKS = 4
+    SCHEME, MORE = "http", ""
 
     def __init__(self, target, logs):
         told = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=False).stdout
@@ -112,23 +113,51 @@ class Curl(Loop):
         self.keeps = bool(found) and int(found[1]) >= 8
         super().__init__(target, logs)
 
+    def kind(self, task):
+        """The options of a loop, the version of HTTP that it must get, and whether a connection carries many requests."""
+        return ["--http2-prior-knowledge"], "2", self.keeps
+
     def round(self, task, number):
         slow = task == 0
-        requests = (3 if slow else 60) if self.keeps else 1
-        url = f"http://{self.target}/?ms={700 if slow else 20}&n=[1-{requests}]"
-        command = ["curl", "--http2-prior-knowledge", "--silent", "--show-error", "--noproxy", "*", "--max-time", "30"]
-        command += ["--output", os.devnull, "--write-out", "%{http_code} %{http_version} %{errormsg}\\n"]
+        options, version, keeps = self.kind(task)
+        requests = (3 if slow else 60) if keeps else 1
+        url = f"{self.SCHEME}://{self.target}/?ms={700 if slow else 20}&n=[1-{requests}]{self.MORE}"
+        command = ["curl", *options, "--silent", "--show-error", "--noproxy", "*", "--max-time", "30"]
+        command += ["--output", os.devnull, "--write-out", "%{exitcode} %{http_code} %{http_version} %{errormsg}\\n"]
         if task % 2:
             command += ["--data", f"round-{number}"]
         _, out = quick(f"curl-{task}", [*command, url], self.logs, 60)
         lines = out.splitlines()
         for line in lines:
-            if line.startswith("200 2 "):
+            if line.startswith(f"0 200 {version} "):
                 self.good(1)
             else:
                 self.bad(1, line.split(" ")[0], line)
         if len(lines) < requests:
             self.bad(requests - len(lines), "none", "curl said nothing about some requests")
+
+
+class CurlTls(Curl):
+    """With client certificates. The loops of HTTP/1.0 get bodies without a length, which only close_notify ends."""
+
+    TASKS = 6
+    SCHEME, MORE = "https", "&chunked"
+    KINDS = [("--http1.1", "1.1"), ("--http2", "2"), ("--http1.0", "1")]
+
+    def __init__(self, target, logs, folder):
+        self._trust = ["--cacert", folder / "ca.crt"]
+        self._shown = ["--cert", folder / "client" / "tls.crt", "--key", folder / "client" / "tls.key"]
+        super().__init__(target, logs)
+        code, _ = quick("curl-stranger", ["curl", "--silent", *self._trust, f"https://{target}/"], logs, 30)
+        if code == 0:
+            self.bad(1, "stranger", "an answer to a client without a certificate")
+
+    def kind(self, task):
+        option, version = self.KINDS[task // 2]
+        oldest = ["--tls-max", "1.2"] if task % 2 else ["--tlsv1.3"]
+        # Offered "http/1.0" servers refuse, and it is what curl offers then.
+        alpn = ["--no-alpn"] if version == "1" else []
+        return [option, *alpn, *oldest, *self._trust, *self._shown], version, version != "1"
 
 
 class H2load(Loop):

@@ -2,7 +2,7 @@
 
 import sys
 
-from clients import HERE, Curl, EventCurl, H2load, Program, Psql
+from clients import HERE, Curl, CurlTls, EventCurl, H2load, Program, Psql
 from pod import free_port
 
 PYTHON = HERE / "python"
@@ -109,6 +109,10 @@ def _psql(target, tools, logs):
     return Psql(target, logs, tools.postgres)
 
 
+def _curl_tls(target, tools, logs):
+    return CurlTls(target, logs, tools.tls)
+
+
 def _loop(kind):
     return lambda target, _, logs: kind(target, logs)
 
@@ -131,6 +135,8 @@ ROWS = [
     Row("go-https-app", "https", _go_app("httpapp", tls=True), [], _go_tls("httpclient"),
         "Go net/http over TLS, upstream https://", tls=True),
     Row("grpc-go-tls", "h2c", GRPC_APP, [], _go_tls("grpcclient"), "grpc-go over TLS, upstream h2c://", GRPC, tls=True),
+    Row("curl-https", "http", HTTP_APP, ["curl"], _curl_tls, "curl over TLS with client certificates, HTTP/2, 1.1 and 1.0",
+        mutual=True),
     Row("python-https", "http", HTTP_APP, [], _python_tls("https_client"), "Python's http.client over TLS 1.2 and 1.3",
         Ends("busy", "idle", code="close_notify"), tls=True),
     Row("ws-node", "http", node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),

@@ -42,6 +42,9 @@ func main() {
 		}
 		response.Header().Set("X-Pod", *pod)
 		response.Header().Set("X-Proto", request.Proto)
+		if request.URL.Query().Has("chunked") {
+			http.NewResponseController(response).Flush()
+		}
 		fmt.Fprintf(response, "hello from %s %s %s", *pod, request.Header.Get("X-Request-Id"), body)
 	}
 	server := http.Server{Handler: http.HandlerFunc(handler), Protocols: &protocols}
