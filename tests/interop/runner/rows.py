@@ -105,6 +105,10 @@ def _node(name, *arguments):
     return lambda target, tools, logs: Program(["node", NODE / f"{name}.js", target, *arguments], logs, _packages(tools))
 
 
+def _node_tls(name):
+    return lambda target, tools, logs: _node(name, tools.tls / "ca.crt")(target, tools, logs)
+
+
 def _psql(target, tools, logs):
     return Psql(target, logs, tools.postgres)
 
@@ -139,6 +143,7 @@ ROWS = [
         mutual=True),
     Row("python-https", "http", HTTP_APP, [], _python_tls("https_client"), "Python's http.client over TLS 1.2 and 1.3",
         Ends("busy", "idle", code="close_notify"), tls=True),
+    Row("node-https", "auto", HTTP_APP, ["node"], _node_tls("https-client"), "Node's https and http2 over TLS 1.2 and 1.3", tls=True),
     Row("ws-node", "http", node_app("ws-app"), ["node"], _node("ws-client", 500, 1000),
         "Node's ws, 500 sessions", SESSIONS),
     Row("ws-python", "http", _python_app("ws_app"), ["python"], _python("ws_client", 40),
