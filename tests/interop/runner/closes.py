@@ -82,9 +82,9 @@ class Client:
             return f"{self.name}: was not closed"
         if f"Protocol version: {self.version}" not in self.told:
             return f"{self.name}: another version"
-        last = [line.rsplit("::")[0] for line in self.told.splitlines() if ":error:" in line or "errno" in line][-1:]
+        last = [line.split(":error:")[-1] for line in self.told.splitlines() if ":error:" in line or "errno" in line][-1:]
         if last or self.process.returncode:
-            return f"{self.name}: {' '.join(last)[-90:]}, exit code {self.process.returncode}"
+            return f"{self.name}: {' '.join(last)[:70]}, exit code {self.process.returncode}"
         return None
 
     def announced(self):
