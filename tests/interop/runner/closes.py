@@ -28,7 +28,7 @@ class Client:
     """One s_client. What it says of OpenSSL's mind goes to a file, what the server says is kept."""
 
     def __init__(self, name, version, address, tools, logs):
-        self.name, self.version, self.got = f"{name} {version}", version, b""
+        self.name, self.version, self.got, self.ended_at = f"{name} {version}", version, b"", 0
         self._told = logs / f"{name}-{version}.err"
         self._news = threading.Condition()
         command = ["openssl", "s_client", "-connect", address, "-brief", "-ign_eof", VERSIONS[version]]
@@ -44,6 +44,7 @@ class Client:
                 self.got += data
                 self._news.notify_all()
         self.process.wait()
+        self.ended_at = time.time()
         forget(self.process)
         with self._news:
             self._news.notify_all()
@@ -157,6 +158,8 @@ def run(row, settings, tools):
                 list(pool.map(lambda pod: pod.delete(last) if pod is http else pod.delete(), cast))
             faults += [fault for fault in [client.fault() for client in clients] if fault]
             faults += [f"{client.name}: no end was announced" for client in clients if not client.announced()]
+            told = http.notes["ebbtide_term" if http.ebbtide else "t0"]
+            faults += [f"{client.name}: ended before the process was told to go" for client in clients[-2:] if client.ended_at < told]
         failed = len({fault.split(":")[0] for fault in faults})
         if settings.proxy == "ebbtide":
             faults += [fault for pod in cast for fault in verdict.ebbtide(pod.row, settings, pod)]
