@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::config::{Config, Direction, Protocol};
+use crate::config::{Config, Direction, ListenerConfig, Protocol};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::machine::Snapshot;
 use crate::lifecycle::phase::Phase;
@@ -47,6 +47,8 @@ pub struct Worker {
     pub gear: Gear,
     /// Handshakes that may go on before everybody else has.
     pub handshake_turns: Semaphore,
+    /// Some listener asks clients for certificates.
+    pub vouches_for_clients: bool,
     /// What each listener of the configuration speaks TLS with.
     tls: Vec<ListenerTls>,
 }
@@ -103,7 +105,9 @@ impl Worker {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build_local(tokio::runtime::LocalOptions::default())?;
+        let asks = |listener: &ListenerConfig| listener.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
         let worker = Rc::new(Self {
+            vouches_for_clients: config.listeners.iter().any(asks),
             lifecycle,
             metrics,
             config,

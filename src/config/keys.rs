@@ -65,7 +65,8 @@ pub static KEYS: &[Key] = &[
     key(TLS_CLIENT_NAMES, Kind::SubjectNames, "", "Clients that may come, by a subject alternative name of their certificate: `client.example`, `*.example`, `spiffe://cluster.local/ns/shop/*`, an IP address; several as a list. All that the authorities vouch for if it is not set."),
     key(UPSTREAM_CA, Kind::Path, "", "PEM file with the authorities that vouch for an `https://` or `tls://` upstream. Variable and flag set the first inbound listener.")
         .env("EBBTIDE_UPSTREAM_CA").flag("upstream-ca"),
-    key(UPSTREAM_NAME, Kind::ServerName, "", "Name that the upstream's certificate must have, and that it is asked for (SNI). The upstream's host if it is not set."),
+    key(UPSTREAM_NAME, Kind::ServerName, "", "Name that the upstream's certificate must have, and that it is asked for (SNI). The upstream's host if it is not set.")
+        .env("EBBTIDE_UPSTREAM_SERVER_NAME").flag("upstream-server-name"),
     key(UPSTREAM_CERTIFICATE, Kind::Certificate, "", "Our own certificate towards the upstream, if it asks for one; a folder or `CHAIN.pem:KEY.pem`."),
     key(UPSTREAM_SKIP, Kind::Switch, "off", "Believe whoever answers at the upstream's address. Only for a path that nobody else can reach; it is warned about at each start."),
     key("admin.bind", Kind::Bind, "[::]:14090", "Address of the admin port, for the kubelet and Prometheus.").env("EBBTIDE_ADMIN").flag("admin"),

@@ -8,7 +8,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::error::{ConfigError, Fault, Origin, nearest};
-use super::keys::{self, BIND, CONTROL_SOCKET, HOLD, KEYS, Key, TLS_CERTIFICATES, UPSTREAM, UPSTREAM_CA};
+use super::keys::{
+    self, BIND, CONTROL_SOCKET, HOLD, KEYS, Key, TLS_CERTIFICATES, UPSTREAM, UPSTREAM_CA, UPSTREAM_NAME,
+};
 use super::value::{Kind, Value};
 use super::yaml;
 
@@ -341,7 +343,7 @@ fn is_hold_part(path: &str) -> bool {
 }
 
 /// Beside the upstream.
-const OF_FIRST_LISTENER: [&str; 3] = [BIND, TLS_CERTIFICATES, UPSTREAM_CA];
+const OF_FIRST_LISTENER: [&str; 4] = [BIND, TLS_CERTIFICATES, UPSTREAM_CA, UPSTREAM_NAME];
 
 const PREFIX: &str = "EBBTIDE_";
 

@@ -137,9 +137,9 @@ async fn handshake(
             let stream = TlsStream::new(accepted);
             let kind = if stream.is_resumed() { Handshake::Resumed } else { Handshake::Full };
             worker.metrics.tls_handshakes.add(kind as usize);
-            let asked = inbound.config.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+            let certificate = stream.peer_certificate().and_then(identity::header);
             // Nobody else sets it.
-            let _ = conn.secure.set(Identity { asked, header: stream.peer_certificate().and_then(identity::header) });
+            let _ = conn.secure.set(Identity { certificate });
             conn.set_doing(Doing::Idle);
             Some(Io::new(Transport::Tls(Box::new(stream)), Rc::clone(conn)))
         }

@@ -12,6 +12,7 @@ use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time,
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
+use crate::telemetry::logging::chain;
 
 /// Sends a prepared request, once more if the connection turns out to have died before (contract §7), and passes the
 /// answer on.
@@ -70,7 +71,7 @@ pub async fn exchange(
                     (Some(request), _) if may_retry => request,
                     (None, Some(again)) if unanswered && twice => Request::from_parts(again, RequestBody::empty()),
                     _ => {
-                        broke(inbound, error.error());
+                        broke(inbound, &chain(error.error()));
                         return Err(Reason::AppBroke);
                     }
                 };

@@ -11,6 +11,7 @@ use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time,
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
+use crate::telemetry::logging::chain;
 
 /// How often a request that the app has provably not looked at is sent again: a proof is no guarantee of progress.
 const MOST_TRIES: u32 = 5;
@@ -78,7 +79,7 @@ pub async fn exchange(
             Failed::Final => false,
         };
         if !may_repeat || kept.as_ref().is_some_and(|kept| !kept.is_whole()) {
-            broke(inbound, error.error());
+            broke(inbound, &chain(error.error()));
             let unprocessed = matches!(failed, Failed::Unprocessed);
             return Err(if unprocessed { Reason::AppRefuses } else { Reason::AppBroke });
         }

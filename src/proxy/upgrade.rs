@@ -21,6 +21,7 @@ use crate::lifecycle::in_flight::Work;
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn, Upgrade};
 use crate::listener::io::Io;
+use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{RequestOutcome, Spoken};
 use crate::tls::client::Offer;
 use crate::upstream::connect::UpstreamIo;
@@ -166,7 +167,7 @@ async fn ask(
         if upload.is_some_and(|upload| upload.has_failed()) {
             return Reason::of_failed_body(active.conn());
         }
-        broke(inbound, &error);
+        broke(inbound, &chain(&error));
         Reason::AppBroke
     })?;
     if headers::has_other_coding(response.headers()) {

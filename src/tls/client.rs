@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use super::credentials::{Credentials, authorities};
+use super::credentials::{Credentials, Validity, authorities};
 use super::provider;
 use super::reload::LoadError;
 use super::stream::{TlsStream, Wire};
@@ -47,7 +47,7 @@ struct Anybody(Arc<CryptoProvider>);
 ///
 /// # Errors
 /// If a file can't be read or used.
-pub fn config(tls: &UpstreamTlsConfig) -> Result<(ClientConfig, Option<i64>), LoadError> {
+pub fn config(tls: &UpstreamTlsConfig) -> Result<(ClientConfig, Option<Validity>), LoadError> {
     let provider = provider();
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?.dangerous();
@@ -61,7 +61,7 @@ pub fn config(tls: &UpstreamTlsConfig) -> Result<(ClientConfig, Option<i64>), Lo
     let Some(files) = &tls.certificate else { return Ok((builder.with_no_client_auth(), None)) };
     let own = Credentials::load(files)?;
     let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(own.key));
-    Ok((builder.with_client_cert_resolver(resolver), Some(own.expires)))
+    Ok((builder.with_client_cert_resolver(resolver), Some(own.validity)))
 }
 
 // === impl ClientTls ===

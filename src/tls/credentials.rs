@@ -21,9 +21,18 @@ use crate::config::{CertificateFiles, SubjectName};
 pub struct Credentials {
     /// As rustls shows it.
     pub key: Arc<CertifiedKey>,
-    /// Unix time, in seconds, at which the first of the chain is no longer good.
-    pub expires: i64,
+    /// Until when it is good.
+    pub validity: Validity,
     names: Vec<SubjectName>,
+}
+
+/// How long a certificate is good; Unix times in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// When it was issued.
+    pub from: i64,
+    /// When it, or the first of its chain, is no longer good.
+    pub until: i64,
 }
 
 /// What is wrong with a file, or with two of them together.
@@ -58,9 +67,13 @@ impl Credentials {
     pub fn load(files: &CertificateFiles) -> Result<Self, FileError> {
         let (chain_path, key_path) = paths_of(files);
         let chain = certificates(&chain_path)?;
-        let mut expires = i64::MAX;
-        for certificate in &chain {
-            expires = expires.min(parse(&chain_path, certificate)?.validity().not_after.timestamp());
+        let mut validity = Validity { from: 0, until: i64::MAX };
+        for (order, certificate) in chain.iter().enumerate() {
+            let parsed = parse(&chain_path, certificate)?;
+            if order == 0 {
+                validity.from = parsed.validity().not_before.timestamp();
+            }
+            validity.until = validity.until.min(parsed.validity().not_after.timestamp());
         }
         let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
             .map_err(|_| FileError::new(&key_path, "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)"))?;
@@ -77,7 +90,7 @@ impl Credentials {
             }
             error => FileError::new(&key_path, format!("can't be used: {error}")),
         })?;
-        Ok(Self { key: Arc::new(key), expires, names })
+        Ok(Self { key: Arc::new(key), validity, names })
     }
 
     /// The certificate is for a server of this name, given without wildcards.
@@ -94,6 +107,15 @@ fn paths_of(files: &CertificateFiles) -> (PathBuf, PathBuf) {
             let folder = std::fs::canonicalize(folder.join("..data")).unwrap_or_else(|_| folder.clone());
             (folder.join("tls.crt"), folder.join("tls.key"))
         }
+    }
+}
+
+// === impl Validity ===
+
+impl Validity {
+    /// Somebody should look: it is over, or a fifth of the time is left and nobody has renewed it.
+    pub const fn is_nearly_over(self, now: i64) -> bool {
+        now >= self.until - (self.until - self.from) / 5
     }
 }
 

@@ -8,10 +8,8 @@ use super::credentials::{San, sans};
 /// What a TLS connection says of its client.
 #[derive(Debug)]
 pub struct Identity {
-    /// Clients are asked for a certificate here: nobody else may say who they are.
-    pub asked: bool,
-    /// The header, if the client has shown one.
-    pub header: Option<HeaderValue>,
+    /// Its verified certificate, for the app; if it was asked for one and has shown it.
+    pub certificate: Option<HeaderValue>,
 }
 
 /// The value of `X-Forwarded-Client-Cert`: subject and names of a certificate that has been verified.

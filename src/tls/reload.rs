@@ -11,13 +11,14 @@ use std::time::Duration;
 use rustls::server::VerifierBuilderError;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::client::{self, ClientTls};
-use super::credentials::{FileError, watched};
+use super::credentials::{FileError, Validity, watched};
 use super::server::{self, Served};
 use crate::config::{CertificateFiles, ListenerConfig, Protocol, ServerTlsConfig, UpstreamTlsConfig};
 use crate::telemetry::logging::chain;
-use crate::telemetry::metrics::{Metrics, Reload};
+use crate::telemetry::metrics::{Metrics, Reload, unix_now};
 
 /// What a listener speaks TLS with, as long as the process runs.
 #[derive(Debug, Clone, Default)]
@@ -63,13 +64,15 @@ struct Kept {
     seen: Vec<Option<Mark>>,
     /// The latest refusal, as it was logged.
     refused: Option<String>,
+    /// When it was last looked at how long the certificates are good.
+    told: Instant,
     side: Side,
 }
 
 #[derive(Debug)]
 enum Side {
     Server { tls: ServerTlsConfig, protocol: Protocol, now: Served, publish: watch::Sender<Arc<ServerConfig>> },
-    Client { tls: UpstreamTlsConfig, expires: Option<i64>, publish: watch::Sender<Arc<ClientConfig>> },
+    Client { tls: UpstreamTlsConfig, validity: Option<Validity>, publish: watch::Sender<Arc<ClientConfig>> },
 }
 
 /// A file that has not changed looks like this again: device, inode, seconds and nanoseconds of its last change, length.
@@ -77,8 +80,8 @@ type Mark = (u64, u64, i64, i64, u64);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A certificate that ends within this is worth a warning when it is taken up.
-const SOON: i64 = 3 * 24 * 3600;
+/// Between two warnings of a certificate that nobody renews.
+const NAG: Duration = Duration::from_secs(24 * 3600);
 
 /// Reads everything for the first time; for each listener what it speaks TLS with.
 ///
@@ -98,7 +101,14 @@ pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), 
                     let (publish, latest) = watch::channel(Arc::clone(&now.config));
                     tls.server = Some(latest);
                     let side = Side::Server { tls: wanted.clone(), protocol: config.protocol, now, publish };
-                    keeper.0.push(Kept { listener: config.name.clone(), files, seen, refused: None, side });
+                    keeper.0.push(Kept {
+                        listener: config.name.clone(),
+                        files,
+                        seen,
+                        refused: None,
+                        told: Instant::now(),
+                        side,
+                    });
                 }
                 Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "tls", error }),
             }
@@ -107,11 +117,18 @@ pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), 
             let files = upstream_files(wanted);
             let seen = look(&files);
             match client::config(wanted) {
-                Ok((now, expires)) => {
+                Ok((now, validity)) => {
                     let (publish, latest) = watch::channel(Arc::new(now));
                     tls.client = Some(ClientTls::new(latest, wanted));
-                    let side = Side::Client { tls: wanted.clone(), expires, publish };
-                    keeper.0.push(Kept { listener: config.name.clone(), files, seen, refused: None, side });
+                    let side = Side::Client { tls: wanted.clone(), validity, publish };
+                    keeper.0.push(Kept {
+                        listener: config.name.clone(),
+                        files,
+                        seen,
+                        refused: None,
+                        told: Instant::now(),
+                        side,
+                    });
                 }
                 Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "upstream_tls", error }),
             }
@@ -143,13 +160,17 @@ fn look(files: &[PathBuf]) -> Vec<Option<Mark>> {
 impl Keeper {
     /// Looks for ever.
     pub async fn run(mut self, metrics: &'static Metrics) {
-        for kept in &self.0 {
+        for kept in &mut self.0 {
+            metrics.set_files_refused(&kept.listener, false);
             kept.tell(metrics);
         }
         while !self.0.is_empty() {
             tokio::time::sleep(PAUSE).await;
             for kept in &mut self.0 {
                 kept.look_again(metrics);
+                if kept.told.elapsed() >= NAG {
+                    kept.tell(metrics);
+                }
             }
         }
     }
@@ -169,6 +190,7 @@ impl Kept {
         match self.side.reload() {
             Ok(()) => {
                 self.refused = None;
+                metrics.set_files_refused(&self.listener, false);
                 metrics.tls_reloads.add(Reload::Ok as usize);
                 tracing::info!(listener = self.listener, side = self.side.name(), "certificates taken up anew");
                 self.tell(metrics);
@@ -182,22 +204,24 @@ impl Kept {
                     let (listener, side) = (&self.listener, self.side.name());
                     tracing::warn!(listener, side, error, "changed certificates can't be used, the old ones stay");
                 }
+                metrics.set_files_refused(&self.listener, true);
                 self.refused = Some(error);
             }
         }
     }
 
     /// How long each certificate is good, for the metric and, if that is not long, for the log.
-    fn tell(&self, metrics: &Metrics) {
-        for (files, expires) in self.side.expiries() {
+    fn tell(&mut self, metrics: &Metrics) {
+        self.told = Instant::now();
+        let now = unix_now() as i64;
+        for (files, validity) in self.side.validities() {
             let path = files.to_string();
-            metrics.set_certificate_expiry(&self.listener, &path, expires as f64);
-            let left = expires - crate::telemetry::metrics::unix_now() as i64;
-            let (listener, days_left) = (&self.listener, left / (24 * 3600));
-            if left <= 0 {
+            metrics.set_certificate_expiry(&self.listener, &path, validity.until as f64);
+            let (listener, hours_left) = (&self.listener, (validity.until - now) / 3600);
+            if validity.until <= now {
                 tracing::warn!(listener, path, "the certificate has expired");
-            } else if left < SOON {
-                tracing::warn!(listener, path, days_left, "the certificate expires soon");
+            } else if validity.is_nearly_over(now) {
+                tracing::warn!(listener, path, hours_left, "the certificate expires soon, and nobody has renewed it");
             }
         }
     }
@@ -220,19 +244,19 @@ impl Side {
                 *now = server::load(tls, *protocol, Some(now))?;
                 publish.send_replace(Arc::clone(&now.config));
             }
-            Self::Client { tls, expires, publish } => {
-                let (config, until) = client::config(tls)?;
-                *expires = until;
+            Self::Client { tls, validity, publish } => {
+                let (config, new) = client::config(tls)?;
+                *validity = new;
                 publish.send_replace(Arc::new(config));
             }
         }
         Ok(())
     }
 
-    fn expiries(&self) -> Vec<(&CertificateFiles, i64)> {
+    fn validities(&self) -> Vec<(&CertificateFiles, Validity)> {
         match self {
-            Self::Server { tls, now, .. } => tls.certificates.iter().zip(now.expiries.iter().copied()).collect(),
-            Self::Client { tls, expires, .. } => tls.certificate.iter().zip(*expires).collect(),
+            Self::Server { tls, now, .. } => tls.certificates.iter().zip(now.validities.iter().copied()).collect(),
+            Self::Client { tls, validity, .. } => tls.certificate.iter().zip(*validity).collect(),
         }
     }
 }

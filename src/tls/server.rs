@@ -13,13 +13,13 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-use super::credentials::{Credentials, San, authorities, sans};
+use super::credentials::{Credentials, San, Validity, authorities, sans};
 use super::provider;
 use super::reload::LoadError;
 use crate::config::{ClientCertificates, Protocol, ServerTlsConfig, SubjectName, TlsVersion};
 
 /// Towards HTTP clients, the one we like best first.
-const HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const HTTP: [&[u8]; 3] = [b"h2", b"http/1.1", b"http/1.0"];
 
 /// The certificate follows the server name that the client asks for.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ struct OnlyNamed {
 pub struct Served {
     /// For all connections from now on.
     pub config: Arc<ServerConfig>,
-    /// Of each certificate, in the order of the configuration: Unix time, in seconds, at which it is no longer good.
-    pub expiries: Vec<i64>,
+    /// Of each certificate, in the order of the configuration.
+    pub validities: Vec<Validity>,
     /// The authorities of clients.
     authorities: Vec<TrustAnchor<'static>>,
 }
@@ -55,7 +55,7 @@ pub fn load(tls: &ServerTlsConfig, protocol: Protocol, before: Option<&Served>) 
         TlsVersion::Tls13 => NEW,
     };
     let all = tls.certificates.iter().map(Credentials::load).collect::<Result<Vec<_>, _>>()?;
-    let expiries = all.iter().map(|one| one.expires).collect();
+    let validities = all.iter().map(|one| one.validity).collect();
     let roots = tls.clients.as_ref().map(|clients| authorities(&clients.ca)).transpose()?;
     let authorities = roots.as_ref().map(|roots| roots.roots.clone()).unwrap_or_default();
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions)?;
@@ -73,7 +73,7 @@ pub fn load(tls: &ServerTlsConfig, protocol: Protocol, before: Option<&Served>) 
         Some(before) => Arc::clone(&before.config.ticketer),
         None => Ticketer::new()?,
     };
-    Ok(Served { config: Arc::new(config), expiries, authorities })
+    Ok(Served { config: Arc::new(config), validities, authorities })
 }
 
 fn verifier(clients: &ClientCertificates, roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {

@@ -122,7 +122,7 @@ fn the_server_name_decides_and_the_first_is_for_everybody_else() {
     let (first, second) = (authority.issue(&["one.example"]), authority.issue(&["two.example", "*.two.example"]));
     let (one, two) = (write(&home.path().join("1"), &first), write(&home.path().join("2"), &second));
     let served = load(&settings(&format!("certificates: ['{one}', '{two}']")), None);
-    assert_eq!(served.expiries.len(), 2);
+    assert_eq!(served.validities.len(), 2);
     let client = Arc::new(a_client(&authority, None));
     for (name, expected) in [("one.example", &first), ("two.example", &second), ("a.two.example", &second)] {
         assert_eq!(shake(&served.config, &client, name).unwrap().shown, expected.der, "{name}");

@@ -26,6 +26,8 @@ pub struct Client<'a> {
     pub address: &'a HeaderValue,
     /// Over TLS.
     pub identity: Option<&'a Identity>,
+    /// Some listener of this pod asks for certificates: nobody else may say who a client is, on whatever listener.
+    pub vouched_here: bool,
 }
 
 /// Why a request can't be forwarded.
@@ -106,7 +108,8 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
 impl<'a> Client<'a> {
     /// The client of a connection.
     pub fn of(conn: &'a Conn) -> Self {
-        Self { address: conn.forwarded_for(), identity: conn.secure.get() }
+        let vouched_here = conn.worker().vouches_for_clients;
+        Self { address: conn.forwarded_for(), identity: conn.secure.get(), vouched_here }
     }
 }
 
@@ -323,11 +326,11 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
 }
 
 fn add_forwarded(headers: &mut HeaderMap, client: &Client<'_>, host: HeaderValue, forwarded: bool) {
-    let Client { address, identity } = client;
+    let Client { address, identity, vouched_here } = client;
     let scheme = HeaderValue::from_static(if identity.is_some() { "https" } else { "http" });
-    if let Some(identity) = identity.filter(|identity| identity.asked) {
-        match &identity.header {
-            Some(header) => headers.insert(&FORWARDED_CERTIFICATE, header.clone()),
+    if *vouched_here {
+        match identity.and_then(|identity| identity.certificate.clone()) {
+            Some(certificate) => headers.insert(&FORWARDED_CERTIFICATE, certificate),
             None => headers.remove(&FORWARDED_CERTIFICATE),
         };
     }

@@ -3,6 +3,7 @@
 //! The data path counts in plain atomics; they, and the gauges that mirror state kept elsewhere, reach the recorder
 //! when `/metrics` is rendered.
 
+mod labels;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,10 +12,10 @@ use std::time::Duration;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-pub use self::table::{
-    Dial, Forced, GrpcCode, Handshake, Notice, Parked, Protocol, Reject, Reload, RequestOutcome, Row, SessionEnd,
-    Spoken, TABLE,
+pub use self::labels::{
+    Dial, Forced, GrpcCode, Handshake, Notice, Parked, Protocol, Reject, Reload, RequestOutcome, SessionEnd, Spoken,
 };
+pub use self::table::{Row, TABLE};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::budget::Budget;
 use crate::lifecycle::in_flight::Work;
@@ -244,6 +245,12 @@ impl Metrics {
         let labels = vec![Label::new("listener", listener.to_owned()), Label::new("path", path.to_owned())];
         let key = Key::from_parts("ebbtide_tls_certificate_expiry_timestamp_seconds", labels);
         self.recorder.register_gauge(&key, &METADATA).set(at);
+    }
+
+    /// Whether changed certificate files of a listener wait to be usable.
+    pub fn set_files_refused(&self, listener: &str, refused: bool) {
+        let key = Key::from_parts("ebbtide_tls_files_refused", vec![Label::new("listener", listener.to_owned())]);
+        self.recorder.register_gauge(&key, &METADATA).set(f64::from(u8::from(refused)));
     }
 
     fn set(&self, name: &'static str, label: Option<(&'static str, &'static str)>, value: f64) {

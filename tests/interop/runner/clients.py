@@ -159,9 +159,7 @@ class CurlTls(Curl):
     def kind(self, task):
         option, version = self.KINDS[task // 2]
         oldest = ["--tls-max", "1.2"] if task % 2 else ["--tlsv1.3"]
-        # Offered "http/1.0" servers refuse, and it is what curl offers then.
-        alpn = ["--no-alpn"] if version == "1" else []
-        return [option, *alpn, *oldest, *self._trust, *self._shown], version, version != "1"
+        return [option, *oldest, *self._trust, *self._shown], version, version != "1"
 
 
 class H2load(Loop):
