@@ -146,9 +146,10 @@ fn inbound(config: &Config) -> impl Iterator<Item = &ListenerConfig> {
 }
 
 fn max_connections(config: &Config, descriptors: u64) -> usize {
-    let possible = system::max_connections(descriptors, system::memory_limit());
+    let tls = config.listeners.iter().any(|listener| listener.tls.is_some());
+    let possible = system::max_connections(descriptors, system::memory_limit(), tls);
     let Some(wanted) = config.limits.max_connections else { return possible };
-    let by_descriptors = system::max_connections(descriptors, None);
+    let by_descriptors = system::max_connections(descriptors, None, tls);
     if wanted > by_descriptors {
         tracing::warn!(
             "limits.max_connections {wanted} needs more descriptors than the limit of {descriptors} gives; \

@@ -9,6 +9,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const RESERVED_DESCRIPTORS: u64 = 256;
 /// Planned for: most connections are idle (4 KiB), one in eight is busy with full buffers on both sides (128 KiB).
 const BYTES_PER_CONNECTION: u64 = 20 * 1024;
+/// What TLS keeps of an idle connection beside that: the session and a buffer for its next record.
+const BYTES_PER_TLS: u64 = 16 * 1024;
 /// Never less, however little memory there is.
 const FEWEST_CONNECTIONS: u64 = 128;
 
@@ -21,12 +23,14 @@ pub fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Most downstream connections at once, given the descriptors and the cgroup's memory limit in bytes.
-pub fn max_connections(descriptors: u64, memory: Option<u64>) -> usize {
+/// Most downstream connections at once, given the descriptors and the cgroup's memory limit in bytes; with `tls` any of
+/// them may speak it.
+pub fn max_connections(descriptors: u64, memory: Option<u64>, tls: bool) -> usize {
     // A busy one needs a descriptor towards the app as well; never more than every second one is busy.
     let by_descriptors = descriptors.saturating_sub(RESERVED_DESCRIPTORS) * 2 / 3;
     // A quarter of the memory is for everything else.
-    let by_memory = memory.map_or(u64::MAX, |bytes| bytes / 4 * 3 / BYTES_PER_CONNECTION);
+    let each = BYTES_PER_CONNECTION + if tls { BYTES_PER_TLS } else { 0 };
+    let by_memory = memory.map_or(u64::MAX, |bytes| bytes / 4 * 3 / each);
     let most = by_descriptors.min(by_memory).max(FEWEST_CONNECTIONS.min(by_descriptors.max(1)));
     usize::try_from(most).unwrap_or(usize::MAX)
 }
@@ -81,9 +85,10 @@ mod tests {
 
     #[test]
     fn connections_follow_the_scarcer_of_descriptors_and_memory() {
-        assert_eq!(max_connections(15_256, None), 10_000);
-        assert_eq!(max_connections(1_000_000, Some(64 << 20)), 2457);
-        assert_eq!(max_connections(1_000_000, Some(1 << 20)), 128);
-        assert_eq!(max_connections(300, Some(1 << 20)), 29);
+        assert_eq!(max_connections(15_256, None, true), 10_000);
+        assert_eq!(max_connections(1_000_000, Some(64 << 20), false), 2457);
+        assert_eq!(max_connections(1_000_000, Some(64 << 20), true), 1365);
+        assert_eq!(max_connections(1_000_000, Some(1 << 20), false), 128);
+        assert_eq!(max_connections(300, Some(1 << 20), false), 29);
     }
 }
