@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::config::{Config, Direction, ListenerConfig, Protocol};
@@ -40,6 +40,7 @@ pub struct Worker {
     /// Most downstream connections and HTTP/2 streams over all workers.
     pub max_connections: usize,
     snapshot: Cell<Snapshot>,
+    news: RefCell<watch::Receiver<Snapshot>>,
     coarse_now: Cell<Tick>,
     conns: RefCell<Vec<Rc<Conn>>>,
     inbound: RefCell<Vec<Rc<Inbound>>>,
@@ -112,6 +113,7 @@ impl Worker {
             metrics,
             config,
             max_connections,
+            news: RefCell::new(lifecycle.watch()),
             snapshot: Cell::new(lifecycle.snapshot()),
             coarse_now: Cell::new(lifecycle.now()),
             conns: RefCell::default(),
@@ -126,8 +128,13 @@ impl Worker {
         result
     }
 
-    /// The lifecycle as last seen by this worker.
+    /// The lifecycle as it is now: what a worker that was held up answers first must not go by what was before. News are
+    /// looked for without a lock.
     pub fn snapshot(&self) -> Snapshot {
+        let mut news = self.news.borrow_mut();
+        if news.has_changed().unwrap_or(false) {
+            self.snapshot.set(*news.borrow_and_update());
+        }
         self.snapshot.get()
     }
 
@@ -207,7 +214,6 @@ impl Worker {
         let mut next = Instant::now() + SWEEP;
         loop {
             let snapshot = *watch.borrow_and_update();
-            self.snapshot.set(snapshot);
             // Also at the end: what still stands must break visibly, not by the close of a dying process.
             self.sweep(&snapshot);
             if snapshot.phase == Phase::Terminated {
