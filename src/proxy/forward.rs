@@ -56,7 +56,8 @@ pub fn forward(
     conn: Rc<Conn>,
     inbound: Rc<Inbound>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
-    forward_by(exchange, request, conn, inbound)
+    let active = conn.activate();
+    forward_by(exchange, request, active, inbound)
 }
 
 /// Likewise for an HTTP/2 stream. What is common in one is rare in the other, and what is rare is boxed: hyper moves
@@ -66,16 +67,19 @@ pub fn forward_stream(
     conn: Rc<Conn>,
     inbound: Rc<Inbound>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
-    forward_by(exchange_stream, request, conn, inbound)
+    // Now, not when hyper's new task is first polled: in between the connection would look as if nothing were open on
+    // it, which is when its client is told to go.
+    let active = conn.activate();
+    forward_by(exchange_stream, request, active, inbound)
 }
 
 async fn forward_by(
     exchange: impl AsyncFn(&mut Option<Request<Incoming>>, &Asked, &Active, &Rc<Inbound>) -> Result<Response<Body>, Reason>,
     request: Request<Incoming>,
-    conn: Rc<Conn>,
+    active: Active,
     inbound: Rc<Inbound>,
 ) -> Result<Response<Body>, Infallible> {
-    let active = conn.activate();
+    let conn = Rc::clone(active.conn());
     let framing = conn.framing.take();
     let version = request.version();
     // Each look costs, and HTTP/2 has none of these headers (RFC 9113 §8.2.2).
