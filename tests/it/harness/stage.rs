@@ -6,8 +6,11 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::app::{App, AppOptions, Listen};
+use super::ebbtide::metrics::Metrics;
+use super::ebbtide::surface::field;
 use super::ebbtide::{Config, Ebbtide};
 use super::tls::SecretDir;
+use super::wait::eventually_async;
 use super::{SOON, fresh_ip};
 
 /// A long life after t0, whose notice window opens after 15 s: tests end it themselves.
@@ -90,8 +93,18 @@ pub(crate) async fn serving(config: Config) -> (Ebbtide, SocketAddr) {
 /// t0, by a signal; returns when ebbtide has seen it.
 pub(crate) async fn terminate(px: &Ebbtide) {
     px.signal(Signal::TERM);
-    px.metric_becomes("ebbtide_termination_start_time_seconds", &[], SOON, |at| at > 0.0).await;
+    eventually_async("t0", SOON, || async {
+        // The log still knows of it when a short drain is over before anybody looks.
+        if px.has_changed_phase(|event| field(event, "seconds_since_t0").is_some()) {
+            return Ok(());
+        }
+        let at = px.get("/metrics").await.map(|got| Metrics::parse(&got.body).sum(T0, &[]))?;
+        if at > 0.0 { Ok(()) } else { Err(px.log_text()) }
+    })
+    .await;
 }
+
+const T0: &str = "ebbtide_termination_start_time_seconds";
 
 /// Resident memory of a process in KiB.
 pub(crate) fn resident(px: &Ebbtide) -> u64 {

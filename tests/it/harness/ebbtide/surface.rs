@@ -138,9 +138,12 @@ impl Surface {
         serde_json::from_str(&got.body).expect("the status is JSON")
     }
 
-    /// Polls `/status` until its `phase` is this one.
+    /// Waits until this phase has come; the log still knows of one that was over before anybody looked.
     pub(crate) async fn phase_becomes(&self, phase: &str, deadline: Duration) {
         eventually_async(&format!("phase {phase}"), deadline, || async {
+            if self.has_changed_phase(|event| field(event, "to").and_then(Value::as_str) == Some(phase)) {
+                return Ok(());
+            }
             let got = self.get("/status").await?;
             let status: Value = serde_json::from_str(&got.body).map_err(|_| got.body)?;
             match status.get("phase").and_then(Value::as_str) {
@@ -149,6 +152,11 @@ impl Surface {
             }
         })
         .await;
+    }
+
+    /// Whether the log tells of such a change of the phase.
+    pub(crate) fn has_changed_phase(&self, wanted: impl Fn(&Value) -> bool) -> bool {
+        self.log_events("phase changed").iter().any(wanted)
     }
 
     /// Runs `ebbtide` with the same environment, e.g. `["status", "--output", "json"]`.
