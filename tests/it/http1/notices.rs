@@ -92,7 +92,7 @@ async fn every_response_of_the_table_says_close_once_after_t0_and_never_before()
             }
         }
     }
-    let slow = AppOptions { reply_delay: Duration::from_secs(2), ..AppOptions::default() };
+    let slow = AppOptions { reply_delay: Duration::from_secs(4), ..AppOptions::default() };
     let slow = Stage::start(slow, plain(TOLD)).await;
     let mut waiting = Vec::new();
     for client in CLIENTS {
@@ -149,7 +149,7 @@ async fn a_response_under_way_stays_whole_and_the_next_one_is_told() {
 /// C33: reuse inside the hold is served, whenever it comes, and no connection ends in a reset.
 #[tokio::test]
 async fn reuse_during_the_hold_is_served_and_ends_without_a_reset() {
-    let drain = "grace_period: 20s, hold: 3s, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
+    let drain = "grace_period: 20s, hold: 5s, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
     let stage = Stage::start(AppOptions::default(), plain(drain)).await;
     let mut connections = Vec::new();
     for after in [100, 1000, 2400] {
@@ -239,8 +239,12 @@ async fn silent_connections_are_closed_after_the_hold_and_not_before() {
 async fn active_connections_have_moved_by_the_end_of_the_hold() {
     const CONNECTIONS: usize = 100;
     let _heavy = heavy().await;
-    let drain = "grace_period: 30s, hold: 4s, close: 1s, close_spread: 1s, margin: 500ms";
+    let drain = "grace_period: 60s, hold: 4s, close: 1s, close_spread: 1s, margin: 500ms";
     let old = Stage::start(AppOptions::default(), plain(drain)).await;
+    // Never answered: the drain goes on for as long as there is something to ask.
+    let mut hanging = old.raw().await;
+    hanging.send("GET /hang HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    old.app.journal.wait("req", 1, SOON).await;
     let new = Stage::simple().await;
     let balancer = Balancer::start(old.address).await;
     let load = Load::start(Plan::pooled(balancer.address, 500.0, CONNECTIONS));
