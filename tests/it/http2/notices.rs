@@ -164,7 +164,7 @@ async fn half_a_frame_at_the_notice_is_waited_for_and_then_given_up() {
 #[tokio::test]
 async fn parked_connections_do_not_hold_up_the_end_and_late_speakers_are_served() {
     const EACH: usize = 20;
-    let drain = "grace_period: 30s, hold: 1s, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
+    let drain = "grace_period: 30s, hold: 3s, close: 1s, close_spread: 500ms, quiet: 300ms, margin: 500ms";
     let stage = Stage::start(drain).await;
     let (mut silent, mut cut, mut unacked, mut late) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..EACH {
@@ -179,8 +179,8 @@ async fn parked_connections_do_not_hold_up_the_end_and_late_speakers_are_served(
         unacked.push(raw);
     }
     let before_t0 = stage.terminate().await;
-    // All but a tenth of a second of the hold has passed.
-    (before_t0 + MILLIS(900)).reached().await;
+    // Most of the hold has passed.
+    (before_t0 + SECONDS(2)).reached().await;
     let mut speakers = JoinSet::new();
     for mut raw in late {
         let head = request(1, "GET", "/slow?ms=100", &[]).end_stream();
@@ -206,11 +206,11 @@ async fn parked_connections_do_not_hold_up_the_end_and_late_speakers_are_served(
     for (kind, ending, at, goaways) in others.join_all().await {
         assert_eq!(ending, Ending::Fin, "{kind}");
         assert_eq!(goaways, if kind == "unacked" { 2 } else { 0 }, "{kind}");
-        assert!(kind == "unacked" || at.since(before_t0) >= SECONDS(1), "{kind}: closed in the hold");
+        assert!(kind == "unacked" || at.since(before_t0) >= SECONDS(3), "{kind}: closed in the hold");
     }
     let report = stage.report_at_exit(SOON).await;
     // H + 1 s + close_spread, the last answers, and a busy machine; the grace period would be 30 s.
-    assert!(before_t0.elapsed() < SECONDS(8), "{:?}", before_t0.elapsed());
+    assert!(before_t0.elapsed() < SECONDS(10), "{:?}", before_t0.elapsed());
     assert_eq!(report["notices"]["goaway"], 2 * EACH, "{report}");
 }
 

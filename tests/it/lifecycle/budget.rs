@@ -115,7 +115,8 @@ async fn traffic_that_never_stops_is_served_to_the_deadline() {
     pod.ebbtide().phase_becomes("draining", SOON).await;
     let late = pod.ebbtide().metric_becomes("ebbtide_late_arrivals_total", &[], SOON, |late| late > 50.0).await;
     pod.timeline().wait_for(Event::HookReturned(APP, HookEnd::Ok), SOON).await;
-    let exit = pod.timeline().wait_for(Event::Exited(EBBTIDE, OK), SOON).await;
+    pod.timeline().wait_for(Event::Exited(EBBTIDE, OK), SOON).await;
+    let signal = pod.timeline().at(Event::Signalled(EBBTIDE, Signal::TERM));
     let (load, long) = tokio::join!(load.stop(), long.stop());
     deletion.finished().await;
 
@@ -125,12 +126,12 @@ async fn traffic_that_never_stops_is_served_to_the_deadline() {
             Ok(_) => true,
             // Not before the deadline: hold 2 s, drain 5 s.
             Err(Failure::Status(503)) => record.ended >= t0 + MILLIS(6900),
-            // A connection may reach the socket in the moment of its close.
-            Err(Failure::Refused | Failure::Reset | Failure::Eof) => record.ended + MILLIS(100) >= exit,
+            // Behind the signal nobody is left, and a connection may reach the socket in the moment of its close.
+            Err(Failure::Refused | Failure::Reset | Failure::Eof) => record.ended >= signal,
             Err(Failure::Status(504)) => record.ended >= t0 + MILLIS(6900),
             Err(_) => false,
         };
-        assert!(fits, "{:?} before the exit: {record:?}", exit.since(record.ended));
+        assert!(fits, "{:?} before the signal: {record:?}", signal.since(record.ended));
     }
     assert!(load.records.iter().any(|one| one.result == Err(Failure::Status(503))), "the gate was never met");
     assert_orderly_end(&pod);

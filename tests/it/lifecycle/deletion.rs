@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use super::{
@@ -91,16 +92,15 @@ async fn probes_see_one_turn_of_readiness_and_nothing_else() {
     let ready = call(pod.address(), Request::get("/"));
     assert_eq!(status(&ready.await.unwrap()), Ok(200));
     pod.delete(12).finished().await;
-    let exit = pod.timeline().at(Event::Exited(EBBTIDE, OK));
+    let signal = pod.timeline().at(Event::Signalled(EBBTIDE, Signal::TERM));
     let probes = probes.stop().await;
 
-    let answered = |path: &str| -> Vec<_> {
-        probes.iter().filter(|one| one.path == path && one.at + LAST_MOMENT < exit).collect()
-    };
+    let answered =
+        |path: &str| -> Vec<_> { probes.iter().filter(|one| one.path == path && one.ended < signal).collect() };
     for path in ["/livez", "/startupz"] {
         assert!(answered(path).len() > 20);
         for probe in answered(path) {
-            assert_eq!(probe.status, Ok(200), "{path} {:?} before the exit", exit.since(probe.at));
+            assert_eq!(probe.status, Ok(200), "{path} {:?} before the signal", signal.since(probe.at));
         }
     }
     let readiness: Vec<u16> = answered("/readyz").iter().map(|one| one.status.clone().expect("an answer")).collect();
@@ -140,10 +140,11 @@ async fn an_app_that_dies_in_the_hold_is_replaced_by_quick_refusals() {
     load.has_done(50, SOON).await;
     let deletion = pod.delete(20);
     pod.ebbtide().phase_becomes("holding", SOON).await;
-    pod.signal(APP, rustix::process::Signal::KILL);
+    pod.signal(APP, Signal::KILL);
     pod.exit(APP, SOON).await;
     let gone = Mono::now();
     pod.ebbtide().phase_becomes("lingering", SOON).await;
+    let noticed = Mono::now();
 
     for request in [
         Request::echo(100),
@@ -155,7 +156,8 @@ async fn an_app_that_dies_in_the_hold_is_replaced_by_quick_refusals() {
         assert_eq!(reply.status, 503, "{request:?}");
         assert_eq!(reply.closes(), 1, "{}", reply.head.text);
         assert!(reply.head.get("retry-after").is_some(), "{}", reply.head.text);
-        assert!(began.elapsed() < SECONDS(1), "{:?}", began.elapsed());
+        // Not at the end of the hold.
+        assert!(began.elapsed() < SECONDS(3), "{:?}", began.elapsed());
     }
     let refused = pod.ebbtide().metrics().await.sum("ebbtide_requests_total", &[("outcome", "unavailable")]);
     assert!(refused >= 3.0, "{refused}");
@@ -163,7 +165,7 @@ async fn an_app_that_dies_in_the_hold_is_replaced_by_quick_refusals() {
     let load = load.stop().await;
     deletion.finished().await;
 
-    let after = load.since(gone + MILLIS(50));
+    let after = load.since(noticed);
     assert!(after.records.iter().all(|one| one.result == Err(crate::harness::client::Failure::Status(503))));
     assert_eq!(load.resets(), 0);
     pod.timeline().assert_order(&[Event::Exited(APP, KILLED), Event::Exited(EBBTIDE, OK)]);
@@ -181,13 +183,14 @@ async fn an_app_without_its_hook_costs_503s_and_is_reported() {
     let deletion = pod.delete(12);
     let exited = pod.timeline().wait_for(Event::Exited(APP, OK), SOON).await;
     pod.ebbtide().phase_becomes("lingering", SOON).await;
+    let noticed = Mono::now();
     let load = load.stop().await;
     deletion.finished().await;
 
     for record in &load.records {
         let fits = match record.result {
             Ok(_) => true,
-            Err(crate::harness::client::Failure::Status(502)) => record.began < exited + MILLIS(50),
+            Err(crate::harness::client::Failure::Status(502)) => record.began < noticed,
             Err(crate::harness::client::Failure::Status(503)) => record.ended >= exited,
             Err(_) => false,
         };
@@ -236,6 +239,3 @@ async fn a_connection_is_not_closed_right_after_its_last_use() {
     assert!(in_time > 20, "the machine is too slow: {in_time}");
     assert_orderly_end(&pod);
 }
-
-/// A probe that begins this close to the exit may be refused.
-const LAST_MOMENT: Duration = Duration::from_millis(200);

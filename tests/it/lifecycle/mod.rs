@@ -54,6 +54,7 @@ struct Probes {
 #[derive(Clone, Debug)]
 struct Probe {
     at: Mono,
+    ended: Mono,
     path: &'static str,
     status: Result<u16, String>,
 }
@@ -196,7 +197,7 @@ impl Probes {
                 for path in paths {
                     let at = Mono::now();
                     let got = get(admin, path, "kube-probe/1.34", SECONDS(2)).await;
-                    probes.push(Probe { at, path, status: got.map(|got| got.status) });
+                    probes.push(Probe { at, ended: Mono::now(), path, status: got.map(|got| got.status) });
                 }
                 tokio::time::sleep(period).await;
             }

@@ -3,14 +3,14 @@
 
 use serde_json::json;
 
-use super::{SHORT, Stage, echo, from_clients};
+use super::{Stage, echo, from_clients};
 use crate::harness::SOON;
 use crate::harness::app::{App, AppOptions, Flow, OnTerm};
 use crate::harness::client::{Ending, Raw};
 use crate::harness::pod::{Event, Hook, HookEnd, Pod, Who};
 use crate::harness::process::Exit;
 use crate::harness::script::{Asked, ByHand};
-use crate::harness::stage::{alone, listener, listeners, serving, tcp, terminate};
+use crate::harness::stage::{DRAINS, alone, listener, listeners, serving, tcp, terminate};
 use crate::harness::wait::eventually;
 
 /// The closes begin at 2.2 s, the deadline comes at 8.2 s.
@@ -88,7 +88,7 @@ async fn closed_unserved(address: std::net::SocketAddr, says: &str) {
 #[tokio::test]
 async fn new_connections_are_served_until_the_drain_is_over_and_then_see_a_fin() {
     let (app, options, _dir): (App, _, _) = alone(AppOptions::default().tcp(Flow::Echo)).await;
-    let drain = "grace_period: 20s, hold: 1s, close: 1s, close_spread: 500ms, quiet: 200ms, margin: 500ms";
+    let drain = "grace_period: 20s, hold: 3s, close: 1s, close_spread: 500ms, quiet: 200ms, margin: 500ms";
     let to = options.upstream();
     // With the app's network, which outlives the drain.
     let lines = [listener("db", &to, ""), listener("out", &to, ", direction: outbound")].concat();
@@ -107,7 +107,7 @@ async fn new_connections_are_served_until_the_drain_is_over_and_then_see_a_fin()
     assert_eq!(metrics.sum("ebbtide_requests_after_termination_total", &[]), 3.0);
     assert_eq!(metrics.sum("ebbtide_late_arrivals_total", &[]), 2.0);
     assert!(
-        metrics.sum("ebbtide_last_arrival_after_termination_seconds", &[]) >= 1.0,
+        metrics.sum("ebbtide_last_arrival_after_termination_seconds", &[]) >= 3.0,
         "the hold was too short by that"
     );
     keeper.half_close().await.unwrap();
@@ -131,7 +131,7 @@ async fn new_connections_are_served_until_the_drain_is_over_and_then_see_a_fin()
 #[tokio::test]
 async fn where_the_app_has_closed_its_listener_new_connections_see_a_fin() {
     let mut app = ByHand::connections().await;
-    let (px, address) = serving(tcp(SHORT, &format!("tcp://{}", app.address()))).await;
+    let (px, address) = serving(tcp(DRAINS, &format!("tcp://{}", app.address()))).await;
     let mut old = Raw::connect(address).await.unwrap();
     old.send("a question").await.unwrap();
     let mut asked = app.next().await;

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::{MILLIS, SHORT, Stage, echo, from_clients};
+use super::{MILLIS, Stage, echo, from_clients};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, Flow, GREETING};
 use crate::harness::client::{Ending, Raw};
 use crate::harness::http::{Sum, pattern};
 use crate::harness::script::ByHand;
-use crate::harness::stage::{LONG, alone, listener, listeners, serving, tcp, terminate};
+use crate::harness::stage::{DRAINS, LONG, alone, listener, listeners, serving, tcp, terminate};
 use crate::harness::wait::eventually;
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn either_side_may_end_first_in_both_directions_of_the_network() {
 #[tokio::test]
 async fn a_long_reply_behind_a_half_close_is_whole_with_t0_in_its_middle() {
     let mut app = ByHand::connections().await;
-    let (px, address) = serving(tcp(SHORT, &format!("tcp://{}", app.address()))).await;
+    let (px, address) = serving(tcp(DRAINS, &format!("tcp://{}", app.address()))).await;
     let mut raw = Raw::connect(address).await.unwrap();
     raw.send("give me ten megabytes").await.unwrap();
     raw.half_close().await.unwrap();

@@ -26,7 +26,7 @@ async fn silenced(stage: &Stage, count: f64) {
 #[tokio::test]
 async fn silence_both_ways_ends_a_connection_and_traffic_does_not() {
     let options = AppOptions::default().tcp(Flow::Echo);
-    let more = ", idle_timeout: 1s";
+    let more = ", idle_timeout: 3s";
     let stage = Stage::with(options, |upstream| listeners(LONG, &listener("db", upstream, more))).await;
     let plan = BurstPlan { every: MILLIS(100), pieces: 2, pause: MILLIS(5), size: 50 };
     let busy = Bursts::start(stage.address, plan, 5).await;

@@ -32,9 +32,6 @@ use crate::harness::wait::eventually;
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
 
-/// Deadlines soon after t0: at 2.2 s, and what is forced is over 0.3 s later.
-const SHORT: &str = "grace_period: 3s, hold: 200ms, close: 300ms, close_spread: 500ms, quiet: 200ms, margin: 500ms";
-
 /// An app and an ebbtide in front of it.
 struct Stage {
     app: App,
