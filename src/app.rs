@@ -61,6 +61,8 @@ struct Reporter {
     metrics: &'static Metrics,
     config: Arc<Config>,
     budget: Budget,
+    /// Endings by force that the latest report knows of.
+    forced: u64,
 }
 
 /// For the last answers: of the workers to what waits in their accept queues, of the admin port to released hooks.
@@ -133,9 +135,15 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     }));
     lifecycle.bound();
     admin.serve(admin_socket)?;
-    let mut reporter = Reporter { lifecycle, admin, metrics, config: Arc::clone(&config), budget };
-    let outcome = driver.run(&mut reporter).await;
+    let mut reporter = Reporter { lifecycle, admin, metrics, config: Arc::clone(&config), budget, forced: 0 };
+    let mut outcome = driver.run(&mut reporter).await;
     wait_for(workers, metrics).await;
+    if reporter.has_missed_an_ending() {
+        // A worker came late to what had to end; everything is over now.
+        let findings = reporter.admin.findings.get();
+        reporter.report(&lifecycle.snapshot(), &findings);
+        outcome = Outcome::Forced;
+    }
     remove_socket_file(&config);
     tracing::info!(outcome = outcome.name(), "exiting");
     Ok(outcome)
@@ -297,6 +305,13 @@ impl BindError {
 
 // === impl Reporter ===
 
+impl Reporter {
+    /// The latest report knows less of endings by force than there have been.
+    fn has_missed_an_ending(&self) -> bool {
+        self.lifecycle.tallies().forced.load(Ordering::SeqCst) > self.forced
+    }
+}
+
 impl Observer for Reporter {
     fn changed(&mut self, _snapshot: &Snapshot, findings: &Findings) {
         self.admin.findings.set(*findings);
@@ -304,6 +319,7 @@ impl Observer for Reporter {
 
     fn report(&mut self, snapshot: &Snapshot, findings: &Findings) {
         self.admin.findings.set(*findings);
+        self.forced = self.lifecycle.tallies().forced.load(Ordering::SeqCst);
         let report = Report::new(self.lifecycle, self.config.mode, &self.budget, self.metrics, snapshot, findings);
         if let Err(error) = report.publish(&self.config.termination_message_path) {
             let path = self.config.termination_message_path.display();

@@ -11,7 +11,7 @@ use crate::lifecycle::tick::Tick;
 const FINISH_QUIET: Duration = Duration::from_secs(1);
 /// What the workers need to answer what waits in their accept queues.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
-/// Longest extra time of a finish for connections that are being read away, and for what was cut and is not yet counted.
+/// Longest extra time of a finish for connections that are being read away.
 const LINGER_AT_EXIT: Duration = Duration::from_millis(500);
 
 impl Machine {
@@ -134,9 +134,7 @@ impl Machine {
         let Some(since) = self.finishing else { return };
         let silent = world.last_arrival.is_none_or(|last| now.since(last) >= FINISH_QUIET);
         let refusals_over = silent || now >= deadlines.hold_end;
-        // What was cut in the last moment is told in the report, however late the workers come to it.
-        let settled = world.lingering == 0 && world.in_flight() == 0;
-        let read_away = settled || now.since(since) >= LINGER_AT_EXIT;
+        let read_away = world.lingering == 0 || now.since(since) >= LINGER_AT_EXIT;
         let scraped = self.rules.final_scrape.is_none_or(|longest| {
             world.last_scrape.is_some_and(|at| at >= self.snapshot.since)
                 || now.since(since) >= longest

@@ -142,6 +142,7 @@ async fn where_the_app_has_closed_its_listener_new_connections_see_a_fin() {
     asked.write("an answer").await;
     drop(asked);
     assert_eq!(old.ending(SOON).await, (b"an answer".to_vec(), Ending::Fin));
+    drop(old);
     assert_eq!(px.report_at_exit(SOON).await["outcome"], "drained");
 }
 
