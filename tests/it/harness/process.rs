@@ -12,7 +12,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::watch;
 
-use super::wait::Mono;
+use super::SOON;
+use super::wait::{Mono, eventually};
 
 /// A running or finished child process.
 #[derive(Debug)]
@@ -90,6 +91,24 @@ impl Process {
     /// Answers whether the process was still there to get it.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         pidfd_send_signal(&self.handle, signal).is_ok()
+    }
+
+    /// Stops it; returns when the last of its threads stands still, which they do one after the other.
+    pub(crate) async fn stop(&self) {
+        assert!(self.signal(Signal::STOP), "{} was gone before it was stopped", self.name);
+        eventually("every thread is stopped", SOON, || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|error| error.to_string())?;
+            for task in tasks {
+                let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+                let stat = stat.map_err(|error| error.to_string())?;
+                // Behind the name, which may hold anything.
+                if !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')) {
+                    return Err(stat);
+                }
+            }
+            Ok(())
+        })
+        .await;
     }
 
     pub(crate) fn exited(&self) -> Option<Exit> {

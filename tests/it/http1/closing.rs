@@ -23,7 +23,7 @@ async fn connections_that_queued_past_the_hold_are_all_answered() {
     let stage = Stage::start(AppOptions::default(), plain(DRAINS)).await;
     stage.terminate().await;
     let t0 = Mono::now();
-    stage.px.signal(Signal::STOP);
+    stage.px.process.stop().await;
     let mut raws = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut raw = stage.raw().await;

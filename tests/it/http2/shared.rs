@@ -22,7 +22,7 @@ async fn callers_that_lose_patience_with_a_pausing_app_do_not_hurt_others() {
     for round in 0..3 {
         let waiting = Held::start(&client, &Call::slow_unary(100, MILLIS(1000)), 10);
         stage.has_seen(10 + 10 * (round + 1) + round).await;
-        stage.app.process.signal(Signal::STOP);
+        stage.app.process.stop().await;
         let streams: Vec<u32> = (0..80).map(|_| impatient.fresh_stream()).collect();
         let heads: Vec<Frame> =
             streams.iter().map(|stream| request(*stream, "GET", "/hang", &[]).end_stream()).collect();
