@@ -66,12 +66,17 @@ impl Transport {
 
     /// Ends with a reset instead of a farewell when it is dropped: what was sent must not look whole.
     pub fn reset_when_dropped(&mut self) {
-        if let Self::Tls(stream) = self {
-            stream.no_farewell();
-        }
+        self.no_farewell();
         if let Some(socket) = self.tcp() {
             // Fails only if the peer is gone, which is what we want.
             let _ = socket.set_zero_linger();
+        }
+    }
+
+    /// Ends with a FIN alone: under TLS a cut, as the peer can tell.
+    pub fn no_farewell(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.no_farewell();
         }
     }
 

@@ -26,6 +26,7 @@ use crate::proxy::relay::Gear;
 use crate::proxy::{Inbound, outbound};
 use crate::telemetry::metrics::{Forced, Metrics};
 use crate::tls::reload::ListenerTls;
+use crate::tls::turns;
 use crate::upstream::remote::Remote;
 
 /// What every connection of a worker may use.
@@ -46,7 +47,7 @@ pub struct Worker {
     inbound: RefCell<Vec<Rc<Inbound>>>,
     /// What all its relays share.
     pub gear: Gear,
-    /// Handshakes that may go on before everybody else has.
+    /// For handshakes of clients, see [`turns`].
     pub handshake_turns: Semaphore,
     /// Some listener asks clients for certificates.
     pub vouches_for_clients: bool,
@@ -80,8 +81,6 @@ const RECLAIM_AFTER: Duration = Duration::from_millis(250);
 const LEAD: Duration = Duration::from_millis(30);
 /// A connection just opened, or just answered, gets this long to speak.
 const LATE_SILENCE: Duration = Duration::from_secs(1);
-/// Each takes some 200 µs of a core.
-const HANDSHAKES: usize = 4;
 /// Longest work after the end: answers to what waits in the accept queues.
 const LAST_ANSWERS: Duration = Duration::from_millis(400);
 /// A connection that came just before the end gets this long to speak.
@@ -119,7 +118,7 @@ impl Worker {
             conns: RefCell::default(),
             inbound: RefCell::default(),
             gear: Gear::new(),
-            handshake_turns: Semaphore::new(HANDSHAKES),
+            handshake_turns: Semaphore::new(turns::AT_ONCE),
             tls,
         });
         let result = runtime.block_on(worker.serve(sockets, started));
@@ -177,7 +176,7 @@ impl Worker {
     /// A connection is being answered, or read away after its answer, or has only just come.
     pub fn has_unanswered(&self) -> bool {
         let now = self.lifecycle.now();
-        let new = |conn: &Conn| !conn.served.get() && now.since(conn.accepted) < LAST_SILENCE;
+        let new = |conn: &Conn| !conn.served.get() && now.since(conn.accepted.get()) < LAST_SILENCE;
         self.conns.borrow().iter().any(|conn| !conn.is_idle() || new(conn))
     }
 
@@ -302,7 +301,7 @@ impl Worker {
         http2.sweep_streams(snapshot, now);
         match http2.told_at() {
             None => {
-                let came_late = conn.accepted >= deadlines.notice.start;
+                let came_late = conn.accepted.get() >= deadlines.notice.start;
                 let silent_too_long = snapshot.idle_close.is_some_and(|window| now >= window.end);
                 let spoke = conn.served.get() || silent_too_long || !came_late;
                 let app_leaves = self.inbound.borrow().get(conn.listener).is_some_and(|one| one.app_leaves.get());

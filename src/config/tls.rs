@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use rustls::pki_types::ServerName;
+
 use super::error::{ConfigError, Fault};
 use super::keys::{
     self, TLS_CERTIFICATES, TLS_CLIENT_AUTH, TLS_CLIENT_CA, TLS_CLIENT_NAMES, TLS_MIN_VERSION, UPSTREAM_CA,
@@ -69,9 +71,20 @@ pub enum CertificateFiles {
     },
 }
 
-/// A subject alternative name, or a pattern for several.
+/// A subject alternative name, or a pattern for several. Each kind is compared with its own alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SubjectName(pub(crate) String);
+pub enum SubjectName {
+    /// A host name.
+    Dns(String),
+    /// `*.` and this: one label more.
+    BelowDns(String),
+    /// A URI.
+    Uri(String),
+    /// This, which ends with a slash, and something behind it.
+    BelowUri(String),
+    /// An address.
+    Ip(IpAddr),
+}
 
 /// Settings of TLS towards clients.
 pub(super) const SERVER: [&str; 5] =
@@ -102,23 +115,39 @@ pub(super) fn parse_certificates(text: &str) -> Result<Vec<CertificateFiles>, Fa
 /// Reads subject alternative names, separated by commas.
 pub(super) fn parse_names(text: &str) -> Result<Vec<SubjectName>, Fault> {
     let name = |one: &str| {
-        let stars = one.matches('*').count();
-        let is_pattern = stars == 1 && (one.starts_with("*.") || (one.contains("://") && one.ends_with("/*")));
-        if one.is_empty() || one.contains(char::is_whitespace) || (stars > 0 && !is_pattern) {
-            return Err(Fault::new(format!("has {one:?}, which is no subject alternative name"))
-                .hint("write it like client.example, *.example, spiffe://cluster.local/ns/shop/* or 192.0.2.1"));
+        let bad = || {
+            Fault::new(format!("has {one:?}, which is no subject alternative name"))
+                .hint("write it like client.example, *.example, spiffe://cluster.local/ns/shop/* or 192.0.2.1")
+        };
+        let is_uri = |text: &str| text.contains(':') && !text.contains(['*', ' ', '\t']);
+        if let Ok(ip) = one.parse() {
+            Ok(SubjectName::Ip(ip))
+        } else if let Some(parent) = one.strip_prefix("*.").filter(|parent| address::is_host_name(parent)) {
+            Ok(SubjectName::BelowDns(parent.to_owned()))
+        } else if let Some(start) = one.strip_suffix('*').filter(|start| is_uri(start) && start.ends_with('/')) {
+            Ok(SubjectName::BelowUri(start.to_owned()))
+        } else if is_uri(one) {
+            Ok(SubjectName::Uri(one.to_owned()))
+        } else if address::is_host_name(one) {
+            Ok(SubjectName::Dns(one.to_owned()))
+        } else {
+            Err(bad())
         }
-        Ok(SubjectName(one.to_owned()))
     };
     text.split(',').map(|one| name(one.trim())).collect()
 }
 
 /// Reads the name that a certificate must have.
 pub(super) fn parse_server_name(text: &str) -> Result<String, Fault> {
-    if text.parse::<IpAddr>().is_ok() || address::is_host_name(text) {
+    if is_server_name(text) {
         return Ok(text.to_owned());
     }
     Err(Fault::new("is no host name or IP address").hint("write it like app.example, without scheme or port"))
+}
+
+/// A certificate can have this name.
+fn is_server_name(text: &str) -> bool {
+    ServerName::try_from(text).is_ok()
 }
 
 /// TLS towards clients; `None` without certificates, or with a fault, which has been reported then.
@@ -183,6 +212,11 @@ pub(super) fn upstream(
         ),
         _ => {}
     }
+    let bad = address.hosts().iter().find(|host| !is_server_name(&host.host));
+    if let Some(host) = bad.filter(|_| field(UPSTREAM_NAME).is_none()) {
+        let fault = Fault::new(format!("has the host {:?}, which no certificate can name", host.host));
+        errors.push(setting.error(fault.hint("set upstream_tls.server_name")));
+    }
     let certificate = match given(field(UPSTREAM_CERTIFICATE)) {
         Some(Value::Certificates(files)) => files.into_iter().next(),
         _ => None,
@@ -223,33 +257,54 @@ impl fmt::Display for CertificateFiles {
 // === impl SubjectName ===
 
 impl SubjectName {
-    /// The certificate's DNS name is this one, or one label below `*.`.
+    /// A DNS name as it stands in a server's certificate.
+    pub fn of_server(name: String) -> Self {
+        match name.strip_prefix("*.") {
+            Some(parent) => Self::BelowDns(parent.to_owned()),
+            None => Self::Dns(name),
+        }
+    }
+
+    /// It stands for several.
+    pub const fn is_pattern(&self) -> bool {
+        matches!(self, Self::BelowDns(_) | Self::BelowUri(_))
+    }
+
+    /// It is, or covers, this DNS name.
     pub fn is_dns(&self, name: &str) -> bool {
-        match self.0.strip_prefix("*.") {
-            Some(parent) => name
+        match self {
+            Self::Dns(own) => own.eq_ignore_ascii_case(name),
+            Self::BelowDns(parent) => name
                 .split_once('.')
                 .is_some_and(|(label, rest)| !label.is_empty() && label != "*" && rest.eq_ignore_ascii_case(parent)),
-            None => self.0.eq_ignore_ascii_case(name),
+            Self::Uri(_) | Self::BelowUri(_) | Self::Ip(_) => false,
         }
     }
 
-    /// The certificate's URI is this one, or stands below `…/*`.
+    /// It is, or covers, this URI.
     pub fn is_uri(&self, uri: &str) -> bool {
-        match self.0.strip_suffix('*') {
-            Some(start) => uri.len() > start.len() && uri.starts_with(start),
-            None => self.0 == uri,
+        match self {
+            Self::Uri(own) => own == uri,
+            Self::BelowUri(start) => uri.len() > start.len() && uri.starts_with(start),
+            Self::Dns(_) | Self::BelowDns(_) | Self::Ip(_) => false,
         }
     }
 
-    /// The certificate's address is this one.
+    /// It is this address.
     pub fn is_ip(&self, ip: IpAddr) -> bool {
-        self.0.parse() == Ok(ip)
+        matches!(self, Self::Ip(own) if *own == ip)
     }
 }
 
 impl fmt::Display for SubjectName {
+    /// As it stands in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Dns(name) | Self::Uri(name) => f.write_str(name),
+            Self::BelowDns(parent) => write!(f, "*.{parent}"),
+            Self::BelowUri(start) => write!(f, "{start}*"),
+            Self::Ip(ip) => write!(f, "{ip}"),
+        }
     }
 }
 
@@ -276,17 +331,21 @@ mod tests {
     #[test]
     fn a_name_allows_what_it_says_and_no_more() {
         let [dns, wild, uri, below, ip] =
-            &names("Client.example, *.example, spiffe://x/a, spiffe://x/ns/shop/*, 192.0.2.1")[..]
+            &names("client.example, *.example, spiffe://x/a, spiffe://x/ns/shop/*, 192.0.2.1")[..]
         else {
             panic!("five names")
         };
-        assert!(dns.is_dns("client.example") && !dns.is_dns("a.client.example") && !dns.is_uri("client.example"));
+        assert!(dns.is_dns("Client.example") && !dns.is_dns("a.client.example") && !dns.is_uri("client.example"));
         assert!(wild.is_dns("a.EXAMPLE") && !wild.is_dns("a.b.example"));
         assert!(!wild.is_dns(".example") && !wild.is_dns("example") && !wild.is_dns("*.example"));
         assert!(uri.is_uri("spiffe://x/a") && !uri.is_uri("spiffe://x/a/b") && !uri.is_uri("spiffe://x/"));
         assert!(below.is_uri("spiffe://x/ns/shop/sa/b") && !below.is_uri("spiffe://x/ns/shop/"));
         assert!(!below.is_uri("spiffe://x/ns/shopping"));
         assert!(ip.is_ip("192.0.2.1".parse().unwrap()) && !ip.is_ip("192.0.2.10".parse().unwrap()));
+        assert!(!ip.is_dns("192.0.2.1") && !uri.is_dns("spiffe://x/a") && !dns.is_uri("client.example"));
+        for name in [dns, wild, uri, below, ip] {
+            assert_eq!(names(&name.to_string()), std::slice::from_ref(name));
+        }
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub struct Conn {
     pub client: Cell<SocketAddr>,
     /// Its moment in every window.
     pub share: f32,
-    /// When it was accepted.
-    pub accepted: Tick,
+    /// When it was accepted, or its TLS handshake had ended.
+    pub accepted: Cell<Tick>,
     /// What is going on.
     pub doing: Cell<Doing>,
     /// Since when, as of the sweep before.
@@ -137,7 +137,7 @@ impl Conn {
             listener,
             client: Cell::new(peer),
             share: lifecycle.share(),
-            accepted: now,
+            accepted: Cell::new(now),
             doing: Cell::new(Doing::Idle),
             since: Cell::new(now),
             bare: Cell::new(true),
@@ -249,7 +249,7 @@ impl Conn {
             (Phase::Starting | Phase::Serving, _) => false,
             (Phase::Holding, Some(deadlines)) => {
                 let window = deadlines.notice;
-                let moment = if self.accepted >= window.start { window.start } else { window.moment(self.share) };
+                let moment = if self.accepted.get() >= window.start { window.start } else { window.moment(self.share) };
                 self.worker.lifecycle.now() >= moment
             }
             _ => true,

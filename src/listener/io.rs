@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::conn::{Conn, Doing, Framing};
+use crate::tls::stream::TlsStream;
 use crate::transport::Transport;
 
 /// A downstream connection with what was read ahead of its reader.
@@ -62,9 +63,18 @@ impl Io {
     pub fn poll_more(&mut self, cx: &mut Context<'_>, read: &mut BytesMut) -> Poll<io::Result<usize>> {
         let mut buffer = [MaybeUninit::uninit(); FIRST_READ];
         let mut buffer = ReadBuf::uninit(&mut buffer);
-        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut buffer))?;
+        ready!(self.poll_transport(cx, &mut buffer))?;
         read.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    fn poll_transport(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.transport).poll_read(cx, buf);
+        if polled.is_pending() && self.transport.tls().is_some_and(TlsStream::is_mid_record) {
+            // Half a record is in TLS's own buffer, where nobody sees it.
+            self.conn.head_began();
+        }
+        polled
     }
 
     /// What was put back and not read yet.
@@ -86,7 +96,7 @@ impl AsyncRead for Io {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.transport).poll_read(cx, buf))?;
+        ready!(self.poll_transport(cx, buf))?;
         let fresh = &buf.filled()[before..];
         if fresh.is_empty() {
             self.conn.eof.set(true);

@@ -85,7 +85,8 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
             io.put_back(read_buf);
             Served::Upgraded(io)
         }
-        Stop::Done(Ok(())) if conn.eof.get() => Served::Gone,
+        // Under TLS the farewell is still to come.
+        Stop::Done(Ok(())) if conn.eof.get() && io.transport().tls().is_none() => Served::Gone,
         Stop::Done(Ok(())) => Served::Close(io),
         Stop::Done(Err(error)) => after_error(&error, io, conn),
     }

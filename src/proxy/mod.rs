@@ -73,6 +73,8 @@ pub struct Inbound {
     pub dial_turns: Semaphore,
     /// Warnings about the app.
     pub warnings: Warnings,
+    /// Warnings about clients, which must not hide the others.
+    pub client_warnings: Warnings,
 }
 
 /// How serving a connection ended.
@@ -117,6 +119,7 @@ impl Inbound {
             app_leaves: Cell::new(false),
             dial_turns: Semaphore::new(DIAL_TURNS),
             warnings: Warnings::default(),
+            client_warnings: Warnings::default(),
         }
     }
 }
@@ -141,7 +144,13 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
     loop {
         let first = match idle(&mut io, conn, enough).await {
             Woken::Bytes(bytes) => bytes,
-            Woken::Eof => break,
+            Woken::Eof => {
+                if io.transport().tls().is_some() {
+                    // It may have hung up, or an alert of ours is on its way: a farewell waits until it is taken.
+                    linger(io, conn).await;
+                }
+                break;
+            }
             Woken::Close => {
                 metrics.notices.add(Notice::IdleClose as usize);
                 linger(io, conn).await;

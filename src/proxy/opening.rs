@@ -1,10 +1,9 @@
 //! What stands before the first request of a connection: a balancer's PROXY header, and a TLS handshake.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::Context;
 
 use bytes::Bytes;
 use rustls::ServerConfig;
@@ -21,6 +20,7 @@ use crate::listener::linger::linger;
 use crate::telemetry::metrics::{Handshake, Notice, Reject};
 use crate::tls::identity::{self, Identity};
 use crate::tls::stream::{TlsStream, Wire};
+use crate::tls::turns::in_turns;
 use crate::transport::Transport;
 
 /// Why a connection was not served at all.
@@ -113,24 +113,15 @@ async fn handshake(
     let worker = conn.worker();
     let (transport, _) = io.into_parts();
     let Transport::Tcp(socket) = transport else { return None };
-    let mut accepting = pin!(TlsAcceptor::from(config).accept(Wire::new(socket, first)).into_fallible());
-    let accepted = loop {
-        // Never closed.
-        let turn = worker.handshake_turns.acquire().await.ok();
-        if let Poll::Ready(accepted) = once(accepting.as_mut()).await {
-            break accepted;
-        }
-        // A turn lasts until all others who can go on have gone on: a flood of handshakes leaves them their time.
-        tokio::task::yield_now().await;
-        if let Poll::Ready(accepted) = once(accepting.as_mut()).await {
-            break accepted;
-        }
-        drop(turn);
-        if !is_woken(conn).await {
-            worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
-            count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
-            return None;
-        }
+    let accepting = pin!(TlsAcceptor::from(config).accept(Wire::new(socket, first)).into_fallible());
+    let is_over = |cx: &mut Context<'_>| {
+        conn.wake_with(cx.waker());
+        asks_to_end(conn)
+    };
+    let Some(accepted) = in_turns(&worker.handshake_turns, accepting, is_over).await else {
+        worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
+        count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
+        return None;
     };
     match accepted {
         Ok(accepted) => {
@@ -140,6 +131,7 @@ async fn handshake(
             let certificate = stream.peer_certificate().and_then(identity::header);
             // Nobody else sets it.
             let _ = conn.secure.set(Identity { certificate });
+            conn.accepted.set(worker.lifecycle.now());
             conn.set_doing(Doing::Idle);
             Some(Io::new(Transport::Tls(Box::new(stream)), Rc::clone(conn)))
         }
@@ -153,26 +145,6 @@ async fn handshake(
     }
 }
 
-async fn once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
-}
-
-/// Waits for anything that this task has just been polled for; false if the sweep wants an end.
-async fn is_woken(conn: &Conn) -> bool {
-    let mut waited = false;
-    poll_fn(|cx| {
-        conn.wake_with(cx.waker());
-        if asks_to_end(conn) {
-            Poll::Ready(false)
-        } else if std::mem::replace(&mut waited, true) {
-            Poll::Ready(true)
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
-}
-
 async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
     match end {
         Unserved::Gone => return,
@@ -184,7 +156,7 @@ async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound)
 
 fn count(reason: Reject, error: &str, conn: &Conn, inbound: &Inbound) {
     conn.worker().metrics.rejected.add(reason as usize);
-    if let Some(suppressed) = inbound.warnings.turn(inbound) {
+    if let Some(suppressed) = inbound.client_warnings.turn(inbound) {
         let (listener, client, reason) = (&inbound.name, conn.client.get(), reason.name());
         tracing::warn!(listener, %client, reason, error, suppressed, "a connection was not served");
     }

@@ -1,6 +1,7 @@
 //! TLS towards an upstream.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,13 +11,14 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsConnector;
 
 use super::credentials::{Credentials, Validity, authorities};
 use super::provider;
 use super::reload::LoadError;
 use super::stream::{TlsStream, Wire};
+use super::turns::{AT_ONCE, in_turns};
 use crate::config::UpstreamTlsConfig;
 
 /// How connections to one upstream are made safe.
@@ -24,6 +26,8 @@ use crate::config::UpstreamTlsConfig;
 pub struct ClientTls {
     latest: watch::Receiver<Arc<ClientConfig>>,
     server_name: Option<String>,
+    /// After a pause everybody wants a connection in the same moment.
+    turns: Arc<Semaphore>,
 }
 
 /// What is offered by ALPN.
@@ -69,7 +73,7 @@ pub fn config(tls: &UpstreamTlsConfig) -> Result<(ClientConfig, Option<Validity>
 impl ClientTls {
     /// Of the latest configuration, whose files [`super::reload`] looks after.
     pub fn new(latest: watch::Receiver<Arc<ClientConfig>>, tls: &UpstreamTlsConfig) -> Self {
-        Self { latest, server_name: tls.server_name.clone() }
+        Self { latest, server_name: tls.server_name.clone(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
     /// The handshake with `host` on a connection just made.
@@ -81,8 +85,11 @@ impl ClientTls {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let connector = TlsConnector::from(Arc::clone(&self.latest.borrow()));
         let alpn = offer.protocols().iter().map(|one| one.to_vec()).collect();
-        let stream = connector.with_alpn(alpn).connect(name, Wire::new(socket, Bytes::new())).await?;
-        Ok(TlsStream::new(stream))
+        let connecting = pin!(connector.with_alpn(alpn).connect(name, Wire::new(socket, Bytes::new())));
+        match in_turns(&self.turns, connecting, |_| false).await {
+            Some(stream) => Ok(TlsStream::new(stream?)),
+            None => Err(io::ErrorKind::Interrupted.into()),
+        }
     }
 }
 

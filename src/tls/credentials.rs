@@ -72,18 +72,16 @@ impl Credentials {
             let parsed = parse(&chain_path, certificate)?;
             if order == 0 {
                 validity.from = parsed.validity().not_before.timestamp();
+            } else if parsed.subject() == parsed.issuer() {
+                // An authority that stands in the file for completeness; clients look into their own store.
+                continue;
             }
             validity.until = validity.until.min(parsed.validity().not_after.timestamp());
         }
-        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-            .map_err(|_| FileError::new(&key_path, "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)"))?;
+        let key = private_key(&key_path)?;
         let Some(own) = chain.first() else { return Err(FileError::new(&chain_path, NO_CERTIFICATE)) };
-        let names = sans(own).into_iter().filter_map(|san| match san {
-            San::Dns(name) => Some(SubjectName(name)),
-            San::Ip(ip) => Some(SubjectName(ip.to_string())),
-            San::Uri(_) => None,
-        });
-        let names = names.collect();
+        let names = sans(own).into_iter().filter_map(|san| if let San::Dns(name) = san { Some(name) } else { None });
+        let names = names.map(SubjectName::of_server).collect();
         let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
                 FileError::new(&key_path, format!("is not the key of the certificate in {}", chain_path.display()))
@@ -93,9 +91,9 @@ impl Credentials {
         Ok(Self { key: Arc::new(key), validity, names })
     }
 
-    /// The certificate is for a server of this name, given without wildcards.
-    pub fn is_for(&self, server: &str) -> bool {
-        self.names.iter().any(|name| name.is_dns(server))
+    /// The certificate is for a server of this name: for that name and no other if `exact`, by a wildcard if not.
+    pub fn is_for(&self, server: &str, exact: bool) -> bool {
+        self.names.iter().any(|name| name.is_pattern() != exact && name.is_dns(server))
     }
 }
 
@@ -153,6 +151,18 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> 
         return Err(FileError::new(path, NO_CERTIFICATE));
     }
     Ok(all)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    let bytes = read(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+        let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
+        let reason = match is_encrypted {
+            true => "is encrypted; write the key without a passphrase",
+            false => "holds no private key in PEM (PKCS #8, PKCS #1 or SEC 1)",
+        };
+        FileError::new(path, reason)
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {

@@ -15,7 +15,12 @@ pub struct Identity {
 /// The value of `X-Forwarded-Client-Cert`: subject and names of a certificate that has been verified.
 pub fn header(certificate: &[u8]) -> Option<HeaderValue> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let mut parts = vec![format!("Subject={}", quoted(&parsed.subject().to_string()))];
+    let subject = parsed.subject().to_string();
+    let mut parts = Vec::new();
+    // The names count, and a subject may hold what no header can.
+    if HeaderValue::try_from(&subject).is_ok() {
+        parts.push(format!("Subject={}", quoted(&subject)));
+    }
     for san in sans(certificate) {
         match san {
             San::Uri(uri) => parts.push(format!("URI={}", quoted(&uri))),

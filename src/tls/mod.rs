@@ -7,6 +7,7 @@ pub mod client;
 pub mod reload;
 pub mod stream;
 pub mod identity;
+pub mod turns;
 
 use std::sync::Arc;
 

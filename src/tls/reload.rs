@@ -4,7 +4,7 @@
 //! Looked at, not watched: a watch on a file follows the file, and the kubelet swaps the link above it.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,13 +60,19 @@ pub struct ListenerError {
 #[derive(Debug)]
 struct Kept {
     listener: String,
-    files: Vec<PathBuf>,
-    seen: Vec<Option<Mark>>,
+    files: Files,
     /// The latest refusal, as it was logged.
     refused: Option<String>,
     /// When it was last looked at how long the certificates are good.
     told: Instant,
     side: Side,
+}
+
+/// Files, and how they looked when they were last looked at.
+#[derive(Debug)]
+struct Files {
+    paths: Vec<PathBuf>,
+    seen: Vec<Option<Mark>>,
 }
 
 #[derive(Debug)]
@@ -93,44 +99,29 @@ pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), 
     let mut all = Vec::new();
     for config in listeners {
         let mut tls = ListenerTls::default();
+        let mut fail = |side, error| errors.push(ListenerError { listener: config.name.clone(), side, error });
         if let Some(wanted) = &config.tls {
-            let files = server_files(wanted);
-            let seen = look(&files);
+            let files = Files::of_server(wanted);
             match server::load(wanted, config.protocol, None) {
                 Ok(now) => {
                     let (publish, latest) = watch::channel(Arc::clone(&now.config));
                     tls.server = Some(latest);
                     let side = Side::Server { tls: wanted.clone(), protocol: config.protocol, now, publish };
-                    keeper.0.push(Kept {
-                        listener: config.name.clone(),
-                        files,
-                        seen,
-                        refused: None,
-                        told: Instant::now(),
-                        side,
-                    });
+                    keeper.0.push(Kept::new(&config.name, files, side));
                 }
-                Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "tls", error }),
+                Err(error) => fail("tls", error),
             }
         }
         if let Some(wanted) = &config.upstream_tls {
-            let files = upstream_files(wanted);
-            let seen = look(&files);
+            let files = Files::of_upstream(wanted);
             match client::config(wanted) {
                 Ok((now, validity)) => {
                     let (publish, latest) = watch::channel(Arc::new(now));
                     tls.client = Some(ClientTls::new(latest, wanted));
                     let side = Side::Client { tls: wanted.clone(), validity, publish };
-                    keeper.0.push(Kept {
-                        listener: config.name.clone(),
-                        files,
-                        seen,
-                        refused: None,
-                        told: Instant::now(),
-                        side,
-                    });
+                    keeper.0.push(Kept::new(&config.name, files, side));
                 }
-                Err(error) => errors.push(ListenerError { listener: config.name.clone(), side: "upstream_tls", error }),
+                Err(error) => fail("upstream_tls", error),
             }
         }
         all.push(tls);
@@ -138,27 +129,45 @@ pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), 
     if errors.is_empty() { Ok((keeper, all)) } else { Err(errors) }
 }
 
-fn server_files(tls: &ServerTlsConfig) -> Vec<PathBuf> {
-    let ca = tls.clients.iter().map(|clients| clients.ca.clone());
-    tls.certificates.iter().flat_map(watched).chain(ca).collect()
-}
+// === impl Files ===
 
-fn upstream_files(tls: &UpstreamTlsConfig) -> Vec<PathBuf> {
-    tls.certificate.iter().flat_map(watched).chain(tls.ca.clone()).collect()
-}
+impl Files {
+    fn of_server(tls: &ServerTlsConfig) -> Self {
+        let ca = tls.clients.iter().map(|clients| clients.ca.clone());
+        Self::seen_now(tls.certificates.iter().flat_map(watched).chain(ca).collect())
+    }
 
-fn look(files: &[PathBuf]) -> Vec<Option<Mark>> {
-    let mark = |path: &PathBuf| {
-        let found = std::fs::metadata(Path::new(path)).ok()?;
-        Some((found.dev(), found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
-    };
-    files.iter().map(mark).collect()
+    fn of_upstream(tls: &UpstreamTlsConfig) -> Self {
+        Self::seen_now(tls.certificate.iter().flat_map(watched).chain(tls.ca.clone()).collect())
+    }
+
+    fn seen_now(paths: Vec<PathBuf>) -> Self {
+        let mut files = Self { paths, seen: Vec::new() };
+        files.seen = files.look();
+        files
+    }
+
+    fn look(&self) -> Vec<Option<Mark>> {
+        let mark = |path: &PathBuf| {
+            let found = std::fs::metadata(path).ok()?;
+            Some((found.dev(), found.ino(), found.ctime(), found.ctime_nsec(), found.len()))
+        };
+        self.paths.iter().map(mark).collect()
+    }
+
+    /// Some file is another one than at the last look.
+    fn have_changed(&mut self) -> bool {
+        let now = self.look();
+        let changed = now != self.seen;
+        self.seen = now;
+        changed
+    }
 }
 
 // === impl Keeper ===
 
 impl Keeper {
-    /// Looks for ever.
+    /// Looks for ever, on a thread where files that don't answer keep nobody.
     pub async fn run(mut self, metrics: &'static Metrics) {
         for kept in &mut self.0 {
             metrics.set_files_refused(&kept.listener, false);
@@ -166,11 +175,21 @@ impl Keeper {
         }
         while !self.0.is_empty() {
             tokio::time::sleep(PAUSE).await;
-            for kept in &mut self.0 {
-                kept.look_again(metrics);
-                if kept.told.elapsed() >= NAG {
-                    kept.tell(metrics);
-                }
+            let looking = tokio::task::spawn_blocking(move || {
+                self.look_again(metrics);
+                self
+            });
+            // An error comes only with the end of the process.
+            let Ok(keeper) = looking.await else { return };
+            self = keeper;
+        }
+    }
+
+    fn look_again(&mut self, metrics: &Metrics) {
+        for kept in &mut self.0 {
+            kept.look_again(metrics);
+            if kept.told.elapsed() >= NAG {
+                kept.tell(metrics);
             }
         }
     }
@@ -179,14 +198,16 @@ impl Keeper {
 // === impl Kept ===
 
 impl Kept {
+    fn new(listener: &str, files: Files, side: Side) -> Self {
+        Self { listener: listener.to_owned(), files, refused: None, told: Instant::now(), side }
+    }
+
     /// What was refused is tried again at each look: the other half of a pair may come a moment later.
     fn look_again(&mut self, metrics: &Metrics) {
-        let seen = look(&self.files);
-        if seen == self.seen && self.refused.is_none() {
+        let is_news = self.files.have_changed();
+        if !is_news && self.refused.is_none() {
             return;
         }
-        let is_news = seen != self.seen;
-        self.seen = seen;
         match self.side.reload() {
             Ok(()) => {
                 self.refused = None;
@@ -196,7 +217,7 @@ impl Kept {
                 self.tell(metrics);
             }
             // They have changed again meanwhile: what was read may be of neither moment.
-            Err(_) if look(&self.files) != self.seen => self.seen.clear(),
+            Err(_) if self.files.look() != self.files.seen => self.files.seen.clear(),
             Err(error) => {
                 let error = chain(&error);
                 if is_news || self.refused.as_ref() != Some(&error) {

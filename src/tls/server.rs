@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::Ticketer;
-use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
 };
 
@@ -39,8 +39,6 @@ pub struct Served {
     pub config: Arc<ServerConfig>,
     /// Of each certificate, in the order of the configuration.
     pub validities: Vec<Validity>,
-    /// The authorities of clients.
-    authorities: Vec<TrustAnchor<'static>>,
 }
 
 /// Reads all files as they are now. `before` is what they came to last, whose tickets clients still hold.
@@ -56,28 +54,32 @@ pub fn load(tls: &ServerTlsConfig, protocol: Protocol, before: Option<&Served>) 
     };
     let all = tls.certificates.iter().map(Credentials::load).collect::<Result<Vec<_>, _>>()?;
     let validities = all.iter().map(|one| one.validity).collect();
-    let roots = tls.clients.as_ref().map(|clients| authorities(&clients.ca)).transpose()?;
-    let authorities = roots.as_ref().map(|roots| roots.roots.clone()).unwrap_or_default();
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions)?;
-    let builder = match (&tls.clients, roots) {
-        (Some(clients), Some(roots)) => builder.with_client_cert_verifier(verifier(clients, roots)?),
-        _ => builder.with_no_client_auth(),
+    let builder = match &tls.clients {
+        Some(clients) => builder.with_client_cert_verifier(verifier(clients)?),
+        None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(ByName(all)));
     if protocol == Protocol::Http {
         config.alpn_protocols = HTTP.map(<[u8]>::to_vec).to_vec();
     }
-    // Kept by the clients: nothing here grows with their number, and all workers know them. With a ticket nobody asks for
-    // a certificate again, so those that other authorities have vouched for are no longer good.
-    config.ticketer = match before.filter(|before| before.authorities == authorities) {
-        Some(before) => Arc::clone(&before.config.ticketer),
-        None => Ticketer::new()?,
-    };
-    Ok(Served { config: Arc::new(config), validities, authorities })
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    if tls.clients.is_some() {
+        // Who comes with a ticket is not asked for a certificate again, and gets a new ticket: one that has expired, or
+        // whose authority is gone, would be good for ever.
+        config.send_tls13_tickets = 0;
+    } else {
+        // Kept by the clients: nothing here grows with their number, and all workers know them.
+        config.ticketer = match before {
+            Some(before) => Arc::clone(&before.config.ticketer),
+            None => Ticketer::new()?,
+        };
+    }
+    Ok(Served { config: Arc::new(config), validities })
 }
 
-fn verifier(clients: &ClientCertificates, roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+fn verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(&clients.ca)?), provider());
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
     let good = builder.build()?;
     if clients.names.is_empty() {
@@ -92,8 +94,10 @@ impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let usable = |one: &&Credentials| one.key.key.choose_scheme(hello.signature_schemes()).is_some();
         let named = hello.server_name().and_then(|name| {
-            // Of an RSA and an ECDSA certificate for the same name the one that the client understands.
-            self.0.iter().filter(|one| one.is_for(name)).find(usable)
+            // Of an RSA and an ECDSA certificate for the same name the one that the client understands; a wildcard only
+            // where nobody has the name itself.
+            let find = |exact| self.0.iter().filter(|one| one.is_for(name, exact)).find(usable);
+            find(true).or_else(|| find(false))
         });
         // A client that is shown the wrong name can say so; one that is shown nothing can't.
         let shown = named.or_else(|| self.0.iter().find(usable)).or_else(|| self.0.first())?;

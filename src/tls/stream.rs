@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use rustix::net::{SendFlags, send};
@@ -22,6 +22,15 @@ pub struct TlsStream {
 pub struct Wire {
     socket: TcpStream,
     ahead: Bytes,
+    records: Records,
+}
+
+/// Where the records of what is read end (RFC 8446 §5.1).
+#[derive(Debug, Default)]
+struct Records {
+    head: [u8; 5],
+    filled: u8,
+    payload_left: u16,
 }
 
 /// Writes past the reactor, which may be gone by the time a connection is dropped.
@@ -53,6 +62,11 @@ impl TlsStream {
     /// The peer's own certificate, if it has shown one.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.state().peer_certificates().and_then(<[_]>::first).map(|certificate| &**certificate)
+    }
+
+    /// The peer has begun to say something, of which nothing can be read yet.
+    pub fn is_mid_record(&self) -> bool {
+        self.inner.get_ref().0.records.is_inside()
     }
 
     /// The end will not be announced: what was sent must not look whole.
@@ -125,7 +139,11 @@ impl AsyncWrite for TlsStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        if self.farewell {
+            return Pin::new(&mut self.inner).poll_shutdown(cx);
+        }
+        ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
+        Pin::new(&mut self.inner.get_mut().0.socket).poll_shutdown(cx)
     }
 }
 
@@ -134,7 +152,7 @@ impl AsyncWrite for TlsStream {
 impl Wire {
     /// `ahead` is read before what the socket has.
     pub fn new(socket: TcpStream, ahead: Bytes) -> Self {
-        Self { socket, ahead }
+        Self { socket, ahead, records: Records::default() }
     }
 
     /// The socket, for the end after a handshake that failed.
@@ -146,11 +164,16 @@ impl Wire {
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
-            return Pin::new(&mut self.socket).poll_read(cx, buf);
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
+            self.records.advance(&buf.filled()[before..]);
+            return Poll::Ready(Ok(()));
         }
         let length = self.ahead.len().min(buf.remaining());
         buf.put_slice(&self.ahead[..length]);
-        self.ahead.advance(length);
+        let Self { ahead, records, .. } = &mut *self;
+        records.advance(&ahead[..length]);
+        ahead.advance(length);
         if self.ahead.is_empty() {
             // An empty slice would still hold the whole buffer.
             self.ahead = Bytes::new();
@@ -185,6 +208,34 @@ impl AsyncWrite for Wire {
     }
 }
 
+// === impl Records ===
+
+impl Records {
+    fn advance(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.payload_left > 0 {
+                let skipped = bytes.len().min(usize::from(self.payload_left));
+                self.payload_left -= skipped as u16;
+                bytes = &bytes[skipped..];
+                continue;
+            }
+            let filled = usize::from(self.filled);
+            let taken = bytes.len().min(self.head.len() - filled);
+            self.head[filled..filled + taken].copy_from_slice(&bytes[..taken]);
+            self.filled += taken as u8;
+            bytes = &bytes[taken..];
+            if usize::from(self.filled) == self.head.len() {
+                self.filled = 0;
+                self.payload_left = u16::from_be_bytes([self.head[3], self.head[4]]);
+            }
+        }
+    }
+
+    const fn is_inside(&self) -> bool {
+        self.filled > 0 || self.payload_left > 0
+    }
+}
+
 // === impl AtOnce ===
 
 impl Write for AtOnce<'_> {
@@ -194,5 +245,23 @@ impl Write for AtOnce<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_of_two_records_is_inside_one_or_between_them() {
+        let bytes = [&[23, 3, 3, 0, 3, 1, 2, 3][..], &[21, 3, 3, 0, 0], &[22, 3, 1, 1, 0], &[9; 256]].concat();
+        let between = [0, 8, 13, 13 + 5 + 256];
+        for cut in 0..=bytes.len() {
+            let mut records = Records::default();
+            records.advance(&bytes[..cut]);
+            assert_eq!(records.is_inside(), !between.contains(&cut), "after {cut} bytes");
+            records.advance(&bytes[cut..]);
+            assert!(!records.is_inside());
+        }
     }
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, Error, HandshakeKind, RootCertStore, ServerConfig, ServerConnection};
+use rustls::{
+    ClientConfig, ClientConnection, Error, HandshakeKind, RootCertStore, ServerConfig, ServerConnection,
+    SupportedProtocolVersion,
+};
 use tempfile::TempDir;
 
 use super::credentials::Credentials;
@@ -70,9 +73,17 @@ fn load(tls: &ServerTlsConfig, before: Option<&Served>) -> Served {
 
 /// A client that trusts the authority, and shows this.
 fn a_client(trusted: &Authority, shown: Option<&CertificateFiles>) -> ClientConfig {
+    a_client_of(trusted, shown, rustls::ALL_VERSIONS)
+}
+
+fn a_client_of(
+    trusted: &Authority,
+    shown: Option<&CertificateFiles>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.der.clone()).unwrap();
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions).unwrap();
     let builder = builder.with_root_certificates(roots);
     match shown {
         None => builder.with_no_client_auth(),
@@ -119,12 +130,15 @@ fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &'static 
 #[test]
 fn the_server_name_decides_and_the_first_is_for_everybody_else() {
     let (home, authority) = (TempDir::new().unwrap(), Authority::new());
-    let (first, second) = (authority.issue(&["one.example"]), authority.issue(&["two.example", "*.two.example"]));
+    let first = authority.issue(&["one.example", "*.two.example"]);
+    let second = authority.issue(&["two.example", "b.two.example"]);
     let (one, two) = (write(&home.path().join("1"), &first), write(&home.path().join("2"), &second));
     let served = load(&settings(&format!("certificates: ['{one}', '{two}']")), None);
     assert_eq!(served.validities.len(), 2);
     let client = Arc::new(a_client(&authority, None));
-    for (name, expected) in [("one.example", &first), ("two.example", &second), ("a.two.example", &second)] {
+    for (name, expected) in
+        [("one.example", &first), ("two.example", &second), ("a.two.example", &first), ("b.two.example", &second)]
+    {
         assert_eq!(shake(&served.config, &client, name).unwrap().shown, expected.der, "{name}");
     }
     // It is shown the first, and can say what it dislikes.
@@ -179,24 +193,38 @@ fn a_clients_certificate_must_be_good_and_have_a_name_that_may_come() {
     assert!(!comes(&optional, Some(&unnamed)) && !comes(&optional, Some(&forged)), "optional, not unchecked");
 }
 
-/// A ticket spares the question for a certificate, so it must not outlive the authorities that vouched for the client.
 #[test]
-fn tickets_outlive_a_new_certificate_and_not_other_authorities() {
-    let (home, authority, other) = (TempDir::new().unwrap(), Authority::new(), Authority::new());
+fn tickets_outlive_a_new_certificate() {
+    let (home, authority) = (TempDir::new().unwrap(), Authority::new());
+    let files = write(home.path(), &authority.issue(&["a.example"]));
+    let tls = settings(&format!("certificates: '{files}'"));
+    let first = load(&tls, None);
+    let client = Arc::new(a_client(&authority, None));
+    assert!(!shake(&first.config, &client, "a.example").unwrap().resumed);
+    write(home.path(), &authority.issue(&["a.example"]));
+    assert!(shake(&load(&tls, Some(&first)).config, &client, "a.example").unwrap().resumed);
+}
+
+/// A ticket spares the question for a certificate, and brings a new ticket: it would be good for ever.
+#[test]
+fn who_must_show_a_certificate_must_show_it_each_time() {
+    let (home, authority) = (TempDir::new().unwrap(), Authority::new());
     let files = write(&home.path().join("server"), &authority.issue(&["a.example"]));
     let own = write(&home.path().join("client"), &authority.issue(&["c.example"]));
     let ca = home.path().join("ca.crt");
     fs::write(&ca, &authority.pem).unwrap();
-    let tls = settings(&format!("certificates: '{files}', client_ca: '{}'", ca.display()));
-    let first = load(&tls, None);
-    let client = Arc::new(a_client(&authority, Some(&own)));
-    assert!(!shake(&first.config, &client, "a.example").unwrap().resumed);
-    write(&home.path().join("server"), &authority.issue(&["a.example"]));
-    let renewed = load(&tls, Some(&first));
-    assert!(shake(&renewed.config, &client, "a.example").unwrap().resumed);
-    fs::write(&ca, &other.pem).unwrap();
-    let strict = load(&tls, Some(&renewed));
-    assert!(shake(&strict.config, &client, "a.example").is_err(), "another authority vouches now");
+    for auth in ["required", "optional"] {
+        let tls = settings(&format!("certificates: '{files}', client_ca: '{}', client_auth: {auth}", ca.display()));
+        let served = load(&tls, None);
+        for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+            let mut client = a_client_of(&authority, Some(&own), &[version]);
+            client.resumption = rustls::client::Resumption::in_memory_sessions(8);
+            let client = Arc::new(client);
+            for _ in 0..2 {
+                assert!(!shake(&served.config, &client, "a.example").unwrap().resumed, "{auth} {version:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -211,10 +239,10 @@ fn a_pair_is_of_one_moment_or_refused_with_the_reason() {
         symlink(format!("..data/{name}"), home.path().join(name)).unwrap();
     }
     let files = CertificateFiles::Folder(home.path().to_owned());
-    assert!(Credentials::load(&files).unwrap().is_for("old.example"));
+    assert!(Credentials::load(&files).unwrap().is_for("old.example", true));
     symlink("..2", home.path().join("..new")).unwrap();
     fs::rename(home.path().join("..new"), home.path().join("..data")).unwrap();
-    assert!(Credentials::load(&files).unwrap().is_for("new.example"));
+    assert!(Credentials::load(&files).unwrap().is_for("new.example", true));
 
     let refused = |what: &str, expected: &str| {
         let error = Credentials::load(&files).expect_err(what).to_string();

@@ -75,6 +75,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKLOG_FULL: Duration = Duration::from_millis(10);
 /// A listener that is being closed resets what is in its queue; after this it refuses, or its successor accepts.
 pub const DYING: Duration = Duration::from_millis(20);
+/// Handshakes in a row that end like that before it is taken for the app's answer.
+const DEATHS: u32 = 10;
 
 /// Connects to an upstream; names are resolved anew on every dial, off the worker's thread. Where TLS is spoken `offer`
 /// is what is offered by ALPN.
@@ -172,6 +174,10 @@ fn is_dying(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
 }
 
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe)
+}
+
 fn classify(error: io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => DialError::Refused,
@@ -199,12 +205,20 @@ impl Upstream {
         offer: Offer,
         deadline: Instant,
     ) -> Result<Transport, DialError> {
-        let socket = dial_address(address, deadline).await?;
-        let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
-        match timeout_at(deadline, tls.connect(socket, host, offer)).await {
-            Ok(Ok(stream)) => Ok(Transport::Tls(Box::new(stream))),
-            Ok(Err(error)) => Err(DialError::Handshake(error)),
-            Err(_) => Err(DialError::TimedOut),
+        let mut deaths = 0;
+        loop {
+            let socket = dial_address(address, deadline).await?;
+            let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
+            match timeout_at(deadline, tls.connect(socket, host, offer)).await {
+                Ok(Ok(stream)) => return Ok(Transport::Tls(Box::new(stream))),
+                // The kernel had accepted it for a listener that is being closed.
+                Ok(Err(error)) if deaths < DEATHS && (is_dying(&error) || is_end(&error)) => {
+                    deaths += 1;
+                    sleep(DYING).await;
+                }
+                Ok(Err(error)) => return Err(DialError::Handshake(error)),
+                Err(_) => return Err(DialError::TimedOut),
+            }
         }
     }
 }

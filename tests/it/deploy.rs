@@ -109,7 +109,7 @@ fn all_containers_fit_the_restricted_standard() {
     let sidecar = sidecar();
     assert_eq!(sidecar["securityContext"]["runAsUser"], json!(65532));
     assert_eq!(sidecar["resources"]["limits"]["cpu"], Value::Null);
-    let connections = ebbtide::system::max_connections(1 << 20, Some(128 << 20));
+    let connections = ebbtide::system::max_connections(1 << 20, Some(128 << 20), false);
     assert_eq!((sidecar["resources"]["limits"]["memory"].as_str(), connections), (Some("128Mi"), 4915));
 }
 

@@ -329,10 +329,10 @@ fn add_forwarded(headers: &mut HeaderMap, client: &Client<'_>, host: HeaderValue
     let Client { address, identity, vouched_here } = client;
     let scheme = HeaderValue::from_static(if identity.is_some() { "https" } else { "http" });
     if *vouched_here {
-        match identity.and_then(|identity| identity.certificate.clone()) {
-            Some(certificate) => headers.insert(&FORWARDED_CERTIFICATE, certificate),
-            None => headers.remove(&FORWARDED_CERTIFICATE),
-        };
+        remove_look_alikes(headers);
+        if let Some(certificate) = identity.and_then(|identity| identity.certificate.clone()) {
+            headers.insert(&FORWARDED_CERTIFICATE, certificate);
+        }
     }
     if !forwarded {
         headers.reserve(3);
@@ -356,6 +356,16 @@ fn add_forwarded(headers: &mut HeaderMap, client: &Client<'_>, host: HeaderValue
     }
     if !headers.contains_key(&FORWARDED_HOST) {
         headers.insert(&FORWARDED_HOST, host);
+    }
+}
+
+/// App servers that hand headers on as variables take `_` for `-`.
+fn remove_look_alikes(headers: &mut HeaderMap) {
+    let own = FORWARDED_CERTIFICATE.as_str();
+    let is_alike = |name: &&HeaderName| name.as_str().len() == own.len() && name.as_str().replace('_', "-") == own;
+    let alike: Vec<_> = headers.keys().filter(is_alike).cloned().collect();
+    for name in alike {
+        headers.remove(name);
     }
 }
 

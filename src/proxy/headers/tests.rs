@@ -216,6 +216,7 @@ fn over_tls_the_scheme_is_https_unless_an_earlier_hop_knew_better() {
 #[test]
 fn who_a_client_is_only_its_certificate_says() {
     let forged = [("host", "a"), ("x-forwarded-client-cert", "Subject=root"), ("x-forwarded-client-cert", "URI=x")];
+    let odd = [("host", "a"), ("X_Forwarded-client_cert", "Subject=root")];
     let all = |client: &Client<'_>, headers: &[(&str, &str)]| {
         let headers = seen_by_app(client, headers);
         headers.get_all("x-forwarded-client-cert").iter().cloned().collect::<Vec<_>>()
@@ -226,6 +227,8 @@ fn who_a_client_is_only_its_certificate_says() {
     for identity in [None, Some(&nobody)] {
         assert!(all(&Client { identity, vouched_here: true, ..client() }, &forged).is_empty());
     }
+    let nobody_shown = Client { vouched_here: true, ..client() };
+    assert!(seen_by_app(&nobody_shown, &odd).keys().all(|name| !name.as_str().contains("client")));
     let shown = Client { identity: Some(&somebody), vouched_here: true, ..client() };
     for headers in [&forged[..], &forged[..1]] {
         assert_eq!(all(&shown, headers), ["Subject=\"CN=a\""]);

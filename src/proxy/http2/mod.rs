@@ -131,7 +131,8 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
             Served::Close(io)
         }
         Stop::Kill => Served::Drop(io),
-        Stop::Done(_) if conn.eof.get() => Served::Gone,
+        // Under TLS the farewell is still to come.
+        Stop::Done(_) if conn.eof.get() && io.transport().tls().is_none() => Served::Gone,
         Stop::Done(Ok(())) | Stop::Close => Served::Close(io),
         // h2 has said why in its GOAWAY.
         Stop::Done(Err(_)) => Served::Close(io),

@@ -22,6 +22,8 @@ pub struct Direction {
     fin: Fin,
     /// A pipe with bytes in it, or one that is about to get some.
     pipe: Option<Pipe>,
+    /// What was written has not left yet: TLS keeps some of it back.
+    behind: bool,
     /// The latest reads were large: the kernel moves the next ones.
     bulk: bool,
     broken: bool,
@@ -77,6 +79,7 @@ impl Direction {
             source: Source::Open,
             fin: Fin::Follows,
             pipe: None,
+            behind: false,
             bulk: false,
             broken: false,
             target_gone: false,
@@ -101,7 +104,7 @@ impl Direction {
 
     /// Nothing waits to be written.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
+        !self.behind && self.kept.is_empty() && self.pipe.as_ref().is_none_or(|pipe| pipe.held() == 0)
     }
 
     /// The latest read was large: a transfer, of which more may follow.
@@ -304,6 +307,12 @@ impl Direction {
 
     /// Everything that was read before goes out.
     fn flush(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
+        let flushed = self.write_out(to, cx);
+        self.behind = flushed.is_pending();
+        flushed
+    }
+
+    fn write_out(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Poll<()> {
         while !self.kept.is_empty() {
             match ready!(to.poll_write(cx, &self.kept)) {
                 Ok(n) if n > 0 => {
@@ -351,6 +360,10 @@ impl Direction {
     }
 
     fn shut_down(&mut self, to: &mut Side, cx: &mut Context<'_>) {
+        if self.is_opaque() && self.is_source_broken() {
+            // Nothing in these bytes says where they end: what was cut must not look whole.
+            to.no_farewell();
+        }
         match to.poll_shutdown(cx) {
             Poll::Ready(result) => {
                 self.fin = Fin::Sent;
@@ -372,6 +385,7 @@ impl Direction {
     fn give_up(&mut self) {
         self.kept.clear();
         self.pipe = None;
+        self.behind = false;
         self.broken = true;
         self.target_gone = true;
         self.fin = Fin::Sent;

@@ -61,6 +61,13 @@ impl Side {
         }
     }
 
+    /// The end is a FIN alone, where TLS would announce it.
+    pub fn no_farewell(&mut self) {
+        if let Self::Own(transport) = self {
+            transport.no_farewell();
+        }
+    }
+
     /// The kernel can move its bytes by itself.
     pub const fn is_socket(&self) -> bool {
         matches!(self, Self::Own(Transport::Tcp(_) | Transport::Unix(_)))
