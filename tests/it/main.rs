@@ -48,3 +48,5 @@ mod events;
 mod outbound;
 
 mod tcp;
+
+mod tls;
