@@ -121,6 +121,9 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
         (_, Closing::AtQuietMoment) => worker.metrics.notices.add(Notice::TunnelClose as usize),
         _ => {}
     }
+    if ended == Flow::Killed {
+        tunnel.relay.cut_off();
+    }
     // Nothing of the app's is left to wait for; with the last one the report is written.
     drop(permit);
     let by_us = tunnel.closing.has_begun() && ended == Flow::Finished;

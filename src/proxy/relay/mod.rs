@@ -61,6 +61,12 @@ impl Relay {
         self.down.finish();
     }
 
+    /// Was stopped with bytes on their way: neither side may take what it got for the whole.
+    pub fn cut_off(&mut self) {
+        self.downstream.no_farewell();
+        self.upstream.no_farewell();
+    }
+
     /// The downstream side.
     pub const fn downstream(&self) -> &Side {
         &self.downstream
