@@ -18,15 +18,13 @@ use crate::harness::wait::eventually;
 use crate::harness::ws::{Sessions, WsPlan};
 
 /// Deadlines soon after t0: at 2.2 s, and what is forced is over 0.3 s later.
-const SHORT: &str = "grace_period: 3s, hold: 200ms, close: 300ms, close_spread: 500ms, quiet: 200ms, margin: 500ms";
-
-/// Connections that were cut in the middle of an answer.
-const CUT: [Ending; 2] = [Ending::Reset, Ending::Bare];
+pub(super) const SHORT: &str =
+    "grace_period: 3s, hold: 200ms, close: 300ms, close_spread: 500ms, quiet: 200ms, margin: 500ms";
 
 /// An app by hand with an ebbtide in front of it, and a way to connect with each version.
-struct Hand {
+pub(super) struct Hand {
     app: ByHand,
-    px: Ebbtide,
+    pub(super) px: Ebbtide,
     address: SocketAddr,
     site: Site,
 }
@@ -40,7 +38,7 @@ impl Hand {
         Self { app, px, address, site }
     }
 
-    async fn http(drain: &str) -> Self {
+    pub(super) async fn http(drain: &str) -> Self {
         Self::start(ByHand::requests().await, "http", drain).await
     }
 
@@ -53,7 +51,7 @@ impl Hand {
     }
 
     /// A request of this version of HTTP, and the app's side of it.
-    async fn ask(&mut self, versions: Versions, http: &str) -> (Raw, Asked) {
+    pub(super) async fn ask(&mut self, versions: Versions, http: &str) -> (Raw, Asked) {
         let mut raw = Raw::connect(self.target(versions)).await.unwrap();
         raw.send(format!("GET / HTTP/{http}\r\nHost: a\r\n\r\n")).await.unwrap();
         (raw, self.app.next().await)
@@ -66,14 +64,14 @@ impl Hand {
     }
 
     /// No time is left.
-    async fn hurry(&self) {
+    pub(super) async fn hurry(&self) {
         terminate(&self.px).await;
         self.px.signal(Signal::TERM);
     }
 }
 
 /// Nothing more comes, and the end is `close_notify`, FIN, and no byte between them or behind.
-async fn assert_ends_well(raw: &mut Raw, what: &str) {
+pub(super) async fn assert_ends_well(raw: &mut Raw, what: &str) {
     assert_eq!(raw.ending(SOON).await, (Vec::new(), Ending::Fin), "{what}");
     assert_eq!(raw.socket().tls_ended(SOON).await, TlsEnd::good(), "{what}");
 }
@@ -209,84 +207,7 @@ async fn tcp_connections_closed_at_a_quiet_moment_or_by_force_end_with_a_close_n
     }
     drop(raws);
     let report = hand.px.report_at_exit(SOON).await;
-    assert_eq!((&report["notices"]["tunnel_close"], &report["forced"]["tunnel"]), (&4.into(), &2.into()), "{report}");
-}
-
-/// Where the length or the framing shows that an answer is cut, its end is announced all the same.
-#[tokio::test]
-async fn forced_ends_of_framed_answers_have_a_close_notify() {
-    let mut hand = Hand::http(SHORT).await;
-    let mut all = Vec::new();
-    for versions in BOTH {
-        for (begin, what) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf", "a length"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", "chunks"),
-        ] {
-            let (mut raw, mut asked) = hand.ask(versions, "1.1").await;
-            asked.write(begin).await;
-            raw.read_until(b"half", SOON).await.unwrap();
-            all.push((raw, asked, what));
-        }
-        let (raw, asked) = hand.ask(versions, "1.1").await;
-        all.push((raw, asked, "no answer"));
-    }
-    terminate(&hand.px).await;
-    for (mut raw, asked, what) in all {
-        if what == "no answer" {
-            let reply = raw.reply("GET", SOON).await.unwrap();
-            assert_eq!((reply.status, reply.closes()), (504, 1));
-        }
-        let (rest, ending) = raw.ending(SOON).await;
-        assert_eq!((rest.ends_with(b"0\r\n\r\n"), ending), (false, Ending::Fin), "{what}");
-        drop(asked);
-    }
-    let report = hand.px.report_at_exit(SOON).await;
-    assert_eq!(report["forced"], serde_json::json!({"response": 4, "request_unanswered": 2}), "{report}");
-}
-
-/// An answer that ends with its connection: the `close_notify` is what tells whole from cut.
-#[tokio::test]
-async fn only_a_whole_answer_without_a_length_ends_with_a_close_notify() {
-    const HEAD: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n";
-    let mut hand = Hand::http(LONG).await;
-    for versions in BOTH {
-        for (whole, rest) in [(true, "0\r\n\r\n"), (false, ""), (false, "4\r\nha")] {
-            let (mut raw, mut asked) = hand.ask(versions, "1.0").await;
-            asked.write(HEAD).await;
-            let head = raw.read_until(b"\r\n\r\n", SOON).await.unwrap();
-            let head = String::from_utf8(head).unwrap().to_lowercase();
-            assert!(!head.contains("content-length") && !head.contains("chunked"), "{head}");
-            raw.read_until(b"half", SOON).await.unwrap();
-            asked.write(rest).await;
-            drop(asked);
-            let (_, ending) = raw.ending(SOON).await;
-            if whole {
-                assert_eq!(ending, Ending::Fin);
-                assert_eq!(raw.socket().tls_ended(SOON).await, TlsEnd::good());
-            } else {
-                assert!(CUT.contains(&ending) && !raw.socket().tls_ended(SOON).await.close_notify, "{ending:?}");
-            }
-        }
-        // What the app itself ends so is whole.
-        let (mut raw, mut asked) = hand.ask(versions, "1.0").await;
-        asked.write("HTTP/1.0 200 OK\r\n\r\nold times").await;
-        drop(asked);
-        raw.read_until(b"old times", SOON).await.unwrap();
-        assert_ends_well(&mut raw, "HTTP/1.0 on both sides").await;
-    }
-    let mut cut = Vec::new();
-    for versions in BOTH {
-        let (mut raw, mut asked) = hand.ask(versions, "1.0").await;
-        asked.write(HEAD).await;
-        raw.read_until(b"half", SOON).await.unwrap();
-        cut.push((raw, asked));
-    }
-    hand.hurry().await;
-    for (raw, _) in &mut cut {
-        let (_, ending) = raw.ending(SOON).await;
-        assert!(CUT.contains(&ending) && !raw.socket().tls_ended(SOON).await.close_notify, "{ending:?}");
-    }
-    assert_eq!(hand.px.report_at_exit(SOON).await["forced"]["response"], 2);
+    assert_eq!((&report["notices"]["tunnel_close"], &report["forced"]["tunnel"]), (&2.into(), &2.into()), "{report}");
 }
 
 /// The process ends while clients still hold their connections: none of these ends without a word.
@@ -322,61 +243,6 @@ async fn the_exit_of_the_process_leaves_no_connection_without_a_close_notify() {
     }
 }
 
-/// A client that reads nothing gets no `close_notify` into its full window, and keeps nobody.
-#[tokio::test]
-async fn a_full_window_keeps_no_process_and_makes_no_cut_answer_look_whole() {
-    const BYTES: usize = 50_000_000;
-    let stage = Stage::start(AppOptions::default(), LONG).await;
-    let mut stalled = Vec::new();
-    for versions in BOTH {
-        for (request, what) in [
-            ("GET /bytes?n=50000000 HTTP/1.1\r\nHost: a\r\n\r\n", "a length"),
-            ("GET /bytes?n=50000000&chunked=1 HTTP/1.1\r\nHost: a\r\n\r\n", "chunks"),
-            ("GET /bytes?n=50000000&chunked=1 HTTP/1.0\r\n\r\n", "no length"),
-        ] {
-            let mut raw = Raw::connect(stage.target(versions)).await.unwrap();
-            raw.receive_buffer(8192);
-            raw.send(request).await.unwrap();
-            raw.read_until(b"\r\n\r\n", SOON).await.unwrap();
-            stalled.push((raw, what));
-        }
-    }
-    terminate(&stage.px).await;
-    stage.px.signal(Signal::TERM);
-    let report = stage.px.report_at_exit(SOON).await;
-    for (mut raw, what) in stalled {
-        let (rest, ending) = raw.ending(SOON).await;
-        assert!(rest.len() < BYTES && !rest.ends_with(b"0\r\n\r\n"), "{what}: all of it came");
-        assert_ne!(ending, Ending::StillOpen, "{what}");
-        if what == "no length" {
-            assert!(!raw.socket().tls_ended(SOON).await.close_notify, "{what}: it looks whole");
-        }
-    }
-    let count = |kind: &str| report["forced"][kind].as_u64().unwrap_or(0);
-    assert_eq!(count("stalled") + count("response"), 6, "{report}");
-}
-
-/// The same in a tunnel, whose end waits behind bytes that nobody takes.
-#[tokio::test]
-async fn a_full_window_of_a_tcp_connection_keeps_no_process() {
-    let stage = Stage::start(AppOptions::default().tcp(Flow::EndFirst { bytes: 30_000_000 }), SHORT).await;
-    let mut stalled = Vec::new();
-    for versions in BOTH {
-        let mut raw = Raw::speaking(stage.target(versions), alpn::NONE).await.unwrap();
-        raw.receive_buffer(8192);
-        raw.read_exactly(10, SOON).await.unwrap();
-        stalled.push(raw);
-    }
-    terminate(&stage.px).await;
-    assert_eq!(stage.px.exit(SOON).await, CLEAN);
-    for mut raw in stalled {
-        let (rest, ending) = raw.ending(SOON).await;
-        assert!(rest.len() < 30_000_000 && ending != Ending::StillOpen);
-        assert!(!raw.socket().tls_ended(SOON).await.close_notify, "bytes are missing, and it looks whole");
-    }
-    assert_eq!(stage.px.report(SOON).await["forced"]["tunnel"], 2);
-}
-
 /// C46 inside TLS: what comes behind our `close_notify` is read away, so that no reset takes the answer from the client.
 #[tokio::test]
 async fn bytes_behind_our_close_notify_are_read_away() {
@@ -403,7 +269,7 @@ async fn bytes_behind_our_close_notify_are_read_away() {
         drop(refused);
     }
     // Counted when the reading away is over, which the client does not wait for.
-    px.metric_becomes("ebbtide_late_bytes_total", &[], SOON, |bytes| bytes >= 8_000_000.0).await;
+    px.metric_becomes("ebbtide_late_bytes_total", &[], SOON, |bytes| bytes > 4_000_000.0).await;
     px.signal(Signal::TERM);
     assert_eq!(px.exit(SECONDS(10)).await, CLEAN);
 }

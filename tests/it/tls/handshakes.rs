@@ -155,26 +155,28 @@ async fn a_handshake_of_a_tcp_listener_is_finished_in_the_hold() {
     }
 }
 
-/// Its deadline comes 17 s after t0; nobody waits for that.
+/// Their deadline comes 17 s after t0; nobody waits for that.
 #[tokio::test]
 async fn handshakes_that_never_finish_do_not_hold_the_drain() {
-    let stage = Stage::start(AppOptions::default(), DRAINS).await;
-    let hello = stage.target(BOTH[1]).client_hello(alpn::HTTP1);
-    let mut stuck = Vec::new();
-    for said in [&hello[..0], &hello[..1], &hello[..hello.len() / 2], &hello] {
-        let mut stream = TcpStream::connect(stage.address).await.unwrap();
-        stream.write_all(said).await.unwrap();
-        stuck.push(stream);
+    for options in [AppOptions::default(), AppOptions::default().tcp(Flow::Echo)] {
+        let stage = Stage::start(options, DRAINS).await;
+        let hello = stage.target(BOTH[1]).client_hello(alpn::NONE);
+        let mut stuck = Vec::new();
+        for said in [&hello[..0], &hello[..1], &hello[..hello.len() / 2], &hello] {
+            let mut stream = TcpStream::connect(stage.address).await.unwrap();
+            stream.write_all(said).await.unwrap();
+            stuck.push(stream);
+        }
+        // The answer to the whole one: ebbtide has read what it will ever read.
+        stuck[3].readable().await.unwrap();
+        terminate(&stage.px).await;
+        for stream in &mut stuck {
+            let mut answer = Vec::new();
+            within("the end of a handshake", SOON, stream.read_to_end(&mut answer)).await.expect("a FIN, no reset");
+        }
+        let report = stage.px.report_at_exit(SOON).await;
+        assert_eq!(report["outcome"], "drained", "{report}");
     }
-    // The answer to the whole one: ebbtide has read what it will ever read.
-    stuck[3].readable().await.unwrap();
-    terminate(&stage.px).await;
-    for stream in &mut stuck {
-        let mut answer = Vec::new();
-        within("the end of a handshake", SOON, stream.read_to_end(&mut answer)).await.expect("a FIN, no reset");
-    }
-    let report = stage.px.report_at_exit(SOON).await;
-    assert_eq!(report["outcome"], "drained", "{report}");
 }
 
 /// C40 inside TLS: what queued up in the kernel while ebbtide could not accept gets an answer, also past the hold.

@@ -2,6 +2,8 @@
 
 mod closing;
 
+mod cut;
+
 mod deletion;
 
 mod handshakes;

@@ -42,7 +42,7 @@ struct Stage {
 
 impl AppCa {
     pub(super) fn new() -> Self {
-        let (ca, dir) = (Authority::new("the app's"), TempDir::new().unwrap());
+        let (ca, dir) = (Authority::new(&fresh_id()), TempDir::new().unwrap());
         fs::write(dir.path().join("ca.crt"), ca.pem()).unwrap();
         Self { ca, dir }
     }
@@ -108,7 +108,7 @@ pub(super) async fn assert_farewells(journal: &Journal, at_least: usize) {
         if begun >= at_least && ends.len() == begun { Ok(ends) } else { Err((begun, ends.len())) }
     })
     .await;
-    assert!(ends.iter().all(|one| one.get("how") == "Fin"), "{ends:?}");
+    assert!(ends.iter().all(|one| one.get("notify") == "true"), "{ends:?}");
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn a_pod_whose_app_speaks_tls_is_deleted_without_a_loss() {
 /// Of the connections that have ended before the app.
 fn assert_good_ends(journal: &Journal) {
     let ends = journal.lines("tls_end");
-    assert!(ends.iter().all(|one| one.get("how") == "Fin"), "{ends:?}");
+    assert!(ends.iter().all(|one| one.get("notify") == "true"), "{ends:?}");
 }
 
 /// An app that recycles its connections, announced and not, costs nothing inside TLS either.
@@ -280,6 +280,7 @@ async fn connections_that_the_app_ends_cost_no_request() {
 async fn an_answer_without_a_length_that_ends_without_a_close_notify_is_broken() {
     let (site, ca) = (Site::new(), AppCa::new());
     for (server, whole) in [(ca.server(), true), (ca.server().sloppy(), false)] {
+        let server = server.alpn(&[alpn::HTTP1]);
         let (_app, options, _dir) = alone(AppOptions::default().tls(server)).await;
         let lines = [
             listener("web", &options.upstream(), &ca.named()),

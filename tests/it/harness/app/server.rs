@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -85,9 +86,9 @@ async fn serve_tls(app: Arc<Shared>, tls: Box<TlsServer>, config: Arc<ServerConf
     );
     serve(app.clone(), socket.clone(), connection).await;
     // A client that is gone answers what we say with a reset.
-    let how = socket.ending();
+    let (how, notify) = (socket.ending(), socket.tls_ended(Duration::ZERO).await.close_notify);
     let _ = socket.clone().shutdown().await;
-    app.pen.note("tls_end", &format!("conn={connection} how={how:?}"));
+    app.pen.note("tls_end", &format!("conn={connection} how={how:?} notify={notify}"));
 }
 
 /// A field of the journal has no spaces.
