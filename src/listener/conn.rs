@@ -7,12 +7,13 @@ use std::task::{Context, Waker};
 
 use http::HeaderValue;
 
+use super::io::Framing;
 use super::long::{Kind, Long};
 use super::streams::{Half, Http2, Stream};
 use crate::lifecycle::phase::Phase;
 use crate::lifecycle::tick::Tick;
 use crate::lifecycle::{Counted, Lifecycle};
-use crate::proxy::body::Upload;
+use crate::proxy::body::{Tail, Upload};
 use crate::tls::identity::Identity;
 use crate::transport::Transport;
 use crate::worker::Worker;
@@ -46,6 +47,8 @@ pub struct Conn {
     pub client_closes: Cell<bool>,
     /// Everything that was written has been handed to the kernel.
     pub flushed: Cell<bool>,
+    /// The end of an answer that has not been handed over yet.
+    pub tail: RefCell<Option<Tail>>,
     /// A response was broken off whose end would look clean: reset the connection.
     pub reset: Cell<bool>,
     /// The latest request's body has not been read to its end.
@@ -105,17 +108,6 @@ pub struct Upgrade {
     pub websocket: bool,
 }
 
-/// Which framing headers the head's bytes have shown (hyper drops Content-Length beside Transfer-Encoding).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Framing {
-    /// The whole head was seen in one piece, from its first byte on.
-    pub whole: bool,
-    /// `Content-Length` stands in it.
-    pub content_length: bool,
-    /// `Transfer-Encoding` stands in it.
-    pub transfer_encoding: bool,
-}
-
 /// The connection is in an exchange as long as one of these lives.
 #[derive(Debug)]
 #[must_use]
@@ -146,6 +138,7 @@ impl Conn {
             eof: Cell::new(false),
             client_closes: Cell::new(false),
             flushed: Cell::new(true),
+            tail: RefCell::default(),
             reset: Cell::new(false),
             body_unread: Cell::new(false),
             uploads: RefCell::default(),

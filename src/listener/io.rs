@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::conn::{Conn, Doing, Framing};
+use super::conn::{Conn, Doing};
 use crate::tls::stream::TlsStream;
 use crate::transport::Transport;
 
@@ -19,6 +19,17 @@ pub struct Io {
     transport: Transport,
     ahead: Bytes,
     conn: Rc<Conn>,
+}
+
+/// Which framing headers the head's bytes have shown (hyper drops Content-Length beside Transfer-Encoding).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Framing {
+    /// The whole head was seen in one piece, from its first byte on.
+    pub whole: bool,
+    /// `Content-Length` stands in it.
+    pub content_length: bool,
+    /// `Transfer-Encoding` stands in it.
+    pub transfer_encoding: bool,
 }
 
 /// Most bytes read to tell protocols apart; the rest stays in the kernel.
@@ -130,6 +141,7 @@ impl AsyncWrite for Io {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         self.conn.flushed.set(true);
+        self.conn.tail.take();
         Poll::Ready(Ok(()))
     }
 

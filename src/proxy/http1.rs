@@ -68,6 +68,9 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
     })
     .await;
     let Parts { io, read_buf, .. } = serving.into_parts();
+    if let (Some(tail), Stop::Kill) = (conn.tail.take(), &stop) {
+        tail.cut(conn);
+    }
     if let Stop::CutUpload = stop {
         conn.worker().count_forced(Forced::RequestUnanswered);
     }

@@ -19,7 +19,7 @@ use super::Inbound;
 use super::boundary::Boundary;
 use super::events::Events;
 use super::grpc;
-use crate::lifecycle::in_flight::Permit;
+use crate::lifecycle::in_flight::{Permit, Work};
 use crate::listener::conn::{Active, Ask, Conn};
 use crate::listener::long::Kind;
 use crate::listener::streams::Half;
@@ -64,6 +64,14 @@ pub struct Exchange {
     pub inbound: Rc<Inbound>,
     /// What the client speaks.
     pub spoken: Spoken,
+}
+
+/// What keeps the lifecycle waiting for the end of an answer that the client is slow to take.
+#[derive(Debug)]
+pub struct Tail {
+    _permit: Permit,
+    /// Where the client would take a close for the answer's proper end.
+    close_delimited: bool,
 }
 
 /// What carries one exchange to the app.
@@ -130,6 +138,16 @@ impl Exchange {
             inbound: Rc::clone(inbound),
             spoken,
         }
+    }
+}
+
+// === impl Tail ===
+
+impl Tail {
+    /// The client does not get it.
+    pub fn cut(self, conn: &Conn) {
+        conn.worker().count_forced(Forced::Stalled);
+        conn.reset.set(self.close_delimited);
     }
 }
 
@@ -342,6 +360,11 @@ impl Drop for AppBody {
         }
         if !whole && let Some(stream) = self.exchange.active.stream() {
             stream.abandon();
+        }
+        if whole && self.exchange.active.stream().is_none() {
+            // Taken before the other one is let go of: nobody sees the work end in between.
+            let permit = self.exchange.inbound.worker.lifecycle.permit(self.exchange.inbound.number, Work::Request);
+            self.conn().tail.replace(Some(Tail { _permit: permit, close_delimited: self.close_delimited }));
         }
         match (self.exchange.upstream.take(), self.exchange.permit.take()) {
             (Some(upstream @ (Upstream::Pooled(_) | Upstream::Stream(_))), Some(permit)) if whole => {
