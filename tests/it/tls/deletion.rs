@@ -6,11 +6,11 @@ use tokio::task::JoinSet;
 use super::{BOTH, MILLIS, SECONDS, Site, short_pod};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
-use crate::harness::client::{Ending, IdleHolder, Load, Plan, Request, send};
+use crate::harness::client::{Ending, IdleHolder, Load, Plan, Raw, Request, fresh_id, send};
 use crate::harness::events::{EventSource, StreamEnd};
 use crate::harness::h2::{Call, H2Client, H2Load, H2Plan, RawH2};
 use crate::harness::pod::Pod;
-use crate::harness::tls::{Target, Versions};
+use crate::harness::tls::{Target, TlsEnd, Versions};
 use crate::harness::wait::{Mono, eventually};
 use crate::harness::ws::{Sessions, WsPlan};
 use crate::lifecycle::assert_orderly_end;
@@ -146,6 +146,10 @@ async fn sessions_and_event_streams_end_as_they_should_inside_tls() {
         let sources: Vec<_> = (0..5)
             .map(|number| EventSource::start(&target, &format!("/events?every_ms={}", 5 + number), ONCE))
             .collect();
+        let mut watched = Raw::connect(&target).await.unwrap();
+        let request = Request::get("/events?every_ms=20").header("Accept", "text/event-stream");
+        watched.send(request.encode("toy", &fresh_id())).await.unwrap();
+        watched.read_until(b"\r\n\r\n", SOON).await.unwrap();
         talking.all_have(4, SOON).await;
         for source in &sources {
             source.has_events(5, SOON).await;
@@ -159,6 +163,9 @@ async fn sessions_and_event_streams_end_as_they_should_inside_tls() {
             summary.assert_none_lost(&pod.journal(0));
             assert_eq!(summary.endings().into_keys().collect::<Vec<_>>(), [Ending::Fin]);
         }
+        let (rest, ending) = watched.ending(SECONDS(15)).await;
+        assert_eq!((rest.ends_with(b"0\r\n\r\n"), ending), (true, Ending::Fin));
+        assert_eq!(watched.socket().tls_ended(SOON).await, TlsEnd::good());
         for source in sources {
             source.has("the end of a stream", SECONDS(15), |heard| !heard.ends().is_empty()).await;
             let heard = source.stop().await;
