@@ -121,3 +121,11 @@ fn memory(px: &Ebbtide, name: &str) -> u64 {
     let line = status.lines().find(|line| line.starts_with(name)).expect("an amount of memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
+
+/// Descriptors of the process: sockets, and ends of pipes.
+pub(crate) fn descriptors(px: &Ebbtide) -> (usize, usize) {
+    let folder = std::fs::read_dir(format!("/proc/{}/fd", px.process.pid())).expect("the process runs");
+    let links: Vec<_> = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).collect();
+    let count = |kind: &str| links.iter().filter(|link| link.to_string_lossy().starts_with(kind)).count();
+    (count("socket:"), count("pipe:"))
+}

@@ -15,7 +15,6 @@ mod parked;
 
 mod proxy_header;
 
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::harness::app::journal::{Journal, Line};
 use crate::harness::app::{App, AppOptions, Flow};
 use crate::harness::client::Raw;
 use crate::harness::ebbtide::{Config, Ebbtide};
-use crate::harness::stage::{alone, serving, tcp};
+use crate::harness::stage::{alone, descriptors, serving, tcp};
 use crate::harness::wait::eventually;
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
@@ -72,14 +71,6 @@ impl Stage {
 /// them.
 fn from_clients(journal: &Journal) -> Vec<Line> {
     journal.lines("received").into_iter().filter(|line| line.get("bytes") != "0").collect()
-}
-
-/// Descriptors of the process: sockets, and ends of pipes.
-fn descriptors(px: &Ebbtide) -> (usize, usize) {
-    let folder = fs::read_dir(format!("/proc/{}/fd", px.process.pid())).expect("the process runs");
-    let links: Vec<_> = folder.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
-    let count = |kind: &str| links.iter().filter(|link| link.to_string_lossy().starts_with(kind)).count();
-    (count("socket:"), count("pipe:"))
 }
 
 /// Sends and gets the same back.

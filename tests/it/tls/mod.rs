@@ -1,15 +1,17 @@
 //! Owns the tests of TLS towards clients and towards the app: what a deletion, an end or a swapped certificate does to it.
 
+mod clients;
 mod closing;
-
 mod cut;
-
 mod deletion;
-
+mod front;
 mod handshakes;
-
+mod hostile;
+mod names;
+mod reload;
+mod sessions;
+mod starts;
 mod tunnels;
-
 mod upstream;
 
 use std::net::SocketAddr;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustix::net::{SendFlags, send};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -24,6 +25,8 @@ use crate::harness::client::Failure;
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     tls: Option<Arc<Tls>>,
+    /// Bytes before everything else, and whether they share the first segment with what follows.
+    ahead: Option<(Vec<u8>, bool)>,
 }
 
 #[derive(Debug)]
@@ -120,7 +123,7 @@ impl TlsPlan {
             config.resumption = Resumption::disabled();
         }
         let name = ServerName::try_from(self.name).expect("a name or an address");
-        Target { address, tls: Some(Arc::new(Tls { config: Arc::new(config), name, alpn: self.alpn })) }
+        Target { address, tls: Some(Arc::new(Tls { config: Arc::new(config), name, alpn: self.alpn })), ahead: None }
     }
 }
 
@@ -128,7 +131,7 @@ impl TlsPlan {
 
 impl From<SocketAddr> for Target {
     fn from(address: SocketAddr) -> Self {
-        Self { address, tls: None }
+        Self { address, tls: None, ahead: None }
     }
 }
 
@@ -143,6 +146,13 @@ impl Target {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
+    /// Comes by way of a balancer, which says this first: in one segment with the handshake, or in one of its own.
+    #[must_use]
+    pub(crate) fn behind(mut self, header: &[u8], together: bool) -> Self {
+        self.ahead = Some((header.to_vec(), together));
+        self
+    }
+
     /// The first bytes of a handshake, to be sent by hand; nothing can come of it.
     pub(crate) fn client_hello(&self, speaks: &'static str) -> Vec<u8> {
         let tls = self.tls.as_ref().expect("a target with TLS");
@@ -155,6 +165,11 @@ impl Target {
     pub(crate) async fn connect(&self, speaks: &'static str) -> Result<Socket, Failure> {
         let tcp = TcpStream::connect(self.address).await?;
         tcp.set_nodelay(true)?;
+        if let Some((header, together)) = &self.ahead {
+            tcp.writable().await?;
+            let flags = if *together { SendFlags::MORE } else { SendFlags::empty() };
+            send(&tcp, header, flags).map_err(io::Error::from)?;
+        }
         let Some(tls) = &self.tls else { return Ok(tcp.into()) };
         let session = tls.session(speaks).map_err(|_| Failure::Tls)?;
         let socket = Socket::handshake(tcp, Connection::Client(session), false).await?;
