@@ -19,7 +19,6 @@ use crate::harness::wait::{Mono, eventually};
 use crate::harness::{SOON, heavy};
 
 const HANDSHAKE_FAILURE: u8 = 40;
-const PROTOCOL_VERSION: u8 = 70;
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
@@ -172,9 +171,9 @@ async fn a_hello_that_is_none_is_answered_with_an_alert() {
     let front = Front::start("", "").await;
     let before = descriptors(&front.px).0;
     let whole = front.target().client_hello(alpn::HTTP1);
-    let mut ends_elsewhere = whole.clone();
-    let length = u16::from_be_bytes([whole[7], whole[8]]) - 9;
-    ends_elsewhere[7..9].copy_from_slice(&length.to_be_bytes());
+    // The session's id is longer than all of the hello.
+    let mut torn = whole.clone();
+    torn[43] = 255;
     let mut count = 0;
     // Of a message that is too long rustls says nothing: the FIN comes without an alert.
     for (what, bytes, told) in [
@@ -182,7 +181,7 @@ async fn a_hello_that_is_none_is_answered_with_an_alert() {
         ("a hello of 16 MiB", record(&[1, 0xff, 0xff, 0xff, 3, 3]), false),
         ("an empty record", record(&[]), true),
         ("a record larger than any", [&[22, 3, 1, 0xff, 0xff][..], &[1; 0xffff]].concat(), true),
-        ("a hello that ends elsewhere", ends_elsewhere, true),
+        ("a hello that ends elsewhere", torn, true),
         ("a Finished", record(&[20, 0, 0, 4, 1, 2, 3, 4]), true),
         ("TLS 1.1", old_hello(), true),
         ("a version that never was", vec![22, 9, 9, 0, 1, 1], true),
@@ -191,10 +190,7 @@ async fn a_hello_that_is_none_is_answered_with_an_alert() {
         raw.send(&bytes).await.unwrap();
         let (answer, ending) = raw.ending(SOON).await;
         assert_eq!((alert(&answer).is_some(), ending), (told, Ending::Fin), "{what}: {answer:?}");
-        assert!(told || answer.is_empty(), "{what}: {answer:?}");
-        if what == "TLS 1.1" {
-            assert_eq!(alert(&answer), Some(PROTOCOL_VERSION));
-        }
+        assert_eq!(answer.is_empty(), !told, "{what}: {answer:?}");
         count += 1;
         front.has_rejected("tls_handshake", count).await;
     }
