@@ -70,7 +70,10 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
         (true, _, _) => Traffic::InboundHttp,
     };
     report_missing(index, item, traffic, errors);
-    errors.extend(upstream.and_then(|set| wrong_upstream(set, traffic)));
+    let wrong = upstream.and_then(|set| wrong_upstream(set, traffic));
+    // What follows from a wrong upstream is no fault of its own.
+    let fitting = upstream.filter(|_| wrong.is_none());
+    errors.extend(wrong);
     errors.extend(protocol.filter(|_| traffic == Traffic::Outbound).and_then(wrong_protocol));
     // What traffic it is can't be told from a word that is none.
     let told = [direction, protocol].into_iter().flatten().all(|setting| setting.value.is_some());
@@ -96,7 +99,7 @@ pub(super) fn read(index: usize, item: &Item, errors: &mut Vec<ConfigError>) -> 
         errors.push(setting.error(fault.hint("use tcp://, or remove this")));
     }
     let server_tls = if inbound { tls::server(item, errors) } else { None };
-    let upstream_tls = tls::upstream(item, upstream, errors);
+    let upstream_tls = tls::upstream(item, fitting, errors);
 
     let value = |path: &str| match (field(path), keys::find(path)) {
         (Some(setting), _) => setting.value.clone(),

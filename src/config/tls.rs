@@ -114,27 +114,33 @@ pub(super) fn parse_certificates(text: &str) -> Result<Vec<CertificateFiles>, Fa
 
 /// Reads subject alternative names, separated by commas.
 pub(super) fn parse_names(text: &str) -> Result<Vec<SubjectName>, Fault> {
-    let name = |one: &str| {
-        let bad = || {
-            Fault::new(format!("has {one:?}, which is no subject alternative name"))
-                .hint("write it like client.example, *.example, spiffe://cluster.local/ns/shop/* or 192.0.2.1")
-        };
-        let is_uri = |text: &str| text.contains(':') && !text.contains(['*', ' ', '\t']);
-        if let Ok(ip) = one.parse() {
-            Ok(SubjectName::Ip(ip))
-        } else if let Some(parent) = one.strip_prefix("*.").filter(|parent| address::is_host_name(parent)) {
-            Ok(SubjectName::BelowDns(parent.to_owned()))
-        } else if let Some(start) = one.strip_suffix('*').filter(|start| is_uri(start) && start.ends_with('/')) {
-            Ok(SubjectName::BelowUri(start.to_owned()))
-        } else if is_uri(one) {
-            Ok(SubjectName::Uri(one.to_owned()))
-        } else if address::is_host_name(one) {
-            Ok(SubjectName::Dns(one.to_owned()))
-        } else {
-            Err(bad())
-        }
-    };
-    text.split(',').map(|one| name(one.trim())).collect()
+    let all: Vec<_> = text.split(',').map(str::trim).collect();
+    let bad: Vec<_> = all.iter().filter(|one| parse_name(one).is_none()).map(|one| format!("{one:?}")).collect();
+    if bad.is_empty() {
+        return Ok(all.into_iter().filter_map(parse_name).collect());
+    }
+    let which = if bad.len() == 1 { "which is no subject alternative name" } else { "which are none" };
+    Err(Fault::new(format!("has {}, {which}", bad.join(" and ")))
+        .hint("write it like client.example, *.example, spiffe://cluster.local/ns/shop/* or 192.0.2.1"))
+}
+
+fn parse_name(text: &str) -> Option<SubjectName> {
+    let is_uri = |text: &str| text.contains(':') && !text.contains(['*', ' ', '\t']);
+    // Not everything below a scheme alone.
+    let is_start = |start: &&str| is_uri(start) && start.ends_with('/') && !start.trim_end_matches('/').ends_with(':');
+    if let Ok(ip) = text.parse() {
+        return Some(SubjectName::Ip(ip));
+    }
+    if let Some(parent) = text.strip_prefix("*.").filter(|parent| address::is_host_name(parent)) {
+        return Some(SubjectName::BelowDns(parent.to_owned()));
+    }
+    if let Some(start) = text.strip_suffix('*').filter(is_start) {
+        return Some(SubjectName::BelowUri(start.to_owned()));
+    }
+    if is_uri(text) {
+        return Some(SubjectName::Uri(text.to_owned()));
+    }
+    address::is_host_name(text).then(|| SubjectName::Dns(text.to_owned()))
 }
 
 /// Reads the name that a certificate must have.
@@ -203,10 +209,13 @@ pub(super) fn upstream(
     }
     let skip = matches!(given(field(UPSTREAM_SKIP)), Some(Value::Switch(true)));
     match (field(UPSTREAM_CA), field(UPSTREAM_SKIP)) {
-        (None, _) if !skip => errors.push(setting.error(Fault::new("needs an authority to trust").hint(
-            "set upstream_tls.ca to a PEM file; where nobody else can answer, upstream_tls.insecure_skip_verify: on \
-             does without",
-        ))),
+        // A switch that is none has been reported.
+        (None, given) if !skip && given.is_none_or(|setting| setting.value.is_some()) => {
+            errors.push(setting.error(Fault::new("needs an authority to trust").hint(
+                "set upstream_tls.ca (or EBBTIDE_UPSTREAM_CA) to a PEM file; where nobody else can answer, \
+             upstream_tls.insecure_skip_verify: on does without",
+            )))
+        }
         (Some(ca), Some(_)) if skip => errors.push(
             ca.error(Fault::new("has no effect with upstream_tls.insecure_skip_verify").hint("remove one of the two")),
         ),
@@ -285,7 +294,10 @@ impl SubjectName {
     pub fn is_uri(&self, uri: &str) -> bool {
         match self {
             Self::Uri(own) => own == uri,
-            Self::BelowUri(start) => uri.len() > start.len() && uri.starts_with(start),
+            // Dots may lead out of it again.
+            Self::BelowUri(start) => uri.strip_prefix(start.as_str()).is_some_and(|rest| {
+                !rest.is_empty() && rest.split('/').all(|segment| segment != "." && segment != "..")
+            }),
             Self::Dns(_) | Self::BelowDns(_) | Self::Ip(_) => false,
         }
     }
@@ -340,7 +352,7 @@ mod tests {
         assert!(!wild.is_dns(".example") && !wild.is_dns("example") && !wild.is_dns("*.example"));
         assert!(uri.is_uri("spiffe://x/a") && !uri.is_uri("spiffe://x/a/b") && !uri.is_uri("spiffe://x/"));
         assert!(below.is_uri("spiffe://x/ns/shop/sa/b") && !below.is_uri("spiffe://x/ns/shop/"));
-        assert!(!below.is_uri("spiffe://x/ns/shopping"));
+        assert!(!below.is_uri("spiffe://x/ns/shopping") && !below.is_uri("spiffe://x/ns/shop/../evil"));
         assert!(ip.is_ip("192.0.2.1".parse().unwrap()) && !ip.is_ip("192.0.2.10".parse().unwrap()));
         assert!(!ip.is_dns("192.0.2.1") && !uri.is_dns("spiffe://x/a") && !dns.is_uri("client.example"));
         for name in [dns, wild, uri, below, ip] {
@@ -350,7 +362,7 @@ mod tests {
 
     #[test]
     fn stars_in_other_places_are_refused() {
-        for bad in ["*", "a.*", "a*.example", "*.*.example", "spiffe://*/a", "a b", "", "a,,b"] {
+        for bad in ["*", "a.*", "a*.example", "*.*.example", "spiffe://*/a", "spiffe://*", "a b", "", "a,,b"] {
             assert!(parse_names(bad).is_err(), "{bad:?}");
         }
     }

@@ -116,6 +116,13 @@ impl Reader<'_> {
         }
         let key = keys::find(path).filter(|key| key.in_file);
         let is_mapping = matches!(value.data, YamlData::Mapping(_));
+        let is_empty = is_null(value) || matches!(&value.data, YamlData::Mapping(mapping) if mapping.is_empty());
+        if is_empty && (path == "listeners[].tls" || path == "listeners[].upstream_tls") {
+            // Who wrote it wanted TLS, and would get none.
+            let fault = Fault::new("is empty").hint("set its keys, or remove it");
+            self.fault(at, shown, None, fault);
+            return;
+        }
         if path == "listeners" {
             self.listeners(value);
         } else if keys::is_section(path) && (is_mapping || key.is_none()) {

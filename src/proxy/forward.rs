@@ -107,7 +107,7 @@ async fn forward_by(
         Err(Reason::TransferCoding)
     } else if !http1 && inbound.worker.open() > inbound.worker.max_connections {
         // This stream counts already.
-        if let Some(suppressed) = inbound.warnings.turn(&inbound) {
+        if let Some(suppressed) = inbound.warnings.turn(inbound.worker.lifecycle.now()) {
             let limit = inbound.worker.max_connections;
             tracing::warn!(listener = inbound.name, limit, suppressed, "too many connections and streams are open");
         }
@@ -145,7 +145,7 @@ async fn exchange(
         UpstreamAddr::H2c(_) => Speaks::Http2,
         _ => Speaks::Http1,
     };
-    if headers::prepare(prepared, speaks, &headers::Client::of(active.conn()))? != UpgradeRequest::No {
+    if headers::prepare(prepared, speaks, &headers::Ends::of(active.conn(), inbound))? != UpgradeRequest::No {
         return Box::pin(upgrade::open(request, asked, active, inbound)).await;
     }
     match speaks {
@@ -175,7 +175,7 @@ async fn exchange_stream(
         Speaks::Http1 | Speaks::Silent | Speaks::Http2 => {}
     }
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
-    headers::prepare(prepared, speaks, &headers::Client::of(active.conn()))?;
+    headers::prepare(prepared, speaks, &headers::Ends::of(active.conn(), inbound))?;
     match speaks {
         Speaks::Http1 | Speaks::Silent => Box::pin(to_http1::exchange(request, asked, active, inbound)).await,
         Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,
@@ -184,8 +184,9 @@ async fn exchange_stream(
 
 /// The 502s of this worker, in the log.
 pub fn broke(inbound: &Inbound, error: &dyn std::fmt::Display) {
-    if let Some(suppressed) = inbound.warnings.turn(inbound) {
-        tracing::warn!(listener = inbound.name, %error, suppressed, "the app gave no answer that can be passed on");
+    if let Some(suppressed) = inbound.warnings.turn(inbound.worker.lifecycle.now()) {
+        let (listener, upstream, error) = (&inbound.name, inbound.pool.upstream(), error.to_string());
+        tracing::warn!(listener, %upstream, error, suppressed, "the app gave no answer that can be passed on");
     }
 }
 

@@ -73,8 +73,8 @@ pub struct Inbound {
     pub dial_turns: Semaphore,
     /// Warnings about the app.
     pub warnings: Warnings,
-    /// Warnings about clients, which must not hide the others.
-    pub client_warnings: Warnings,
+    /// Warnings about clients, by [`Reject`]: none hides another.
+    pub client_warnings: [Warnings; Reject::NAMES.len()],
 }
 
 /// How serving a connection ended.
@@ -119,7 +119,7 @@ impl Inbound {
             app_leaves: Cell::new(false),
             dial_turns: Semaphore::new(DIAL_TURNS),
             warnings: Warnings::default(),
-            client_warnings: Warnings::default(),
+            client_warnings: Default::default(),
         }
     }
 }

@@ -13,11 +13,12 @@ use super::{Inbound, response};
 use crate::config::Protocol;
 use crate::detect::proxy_header::{self, ProxyHeader};
 use crate::detect::{Detected, detect};
+use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Conn, Doing};
 use crate::listener::idle::{Woken, asks_to_end, idle};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
-use crate::telemetry::metrics::{Handshake, Notice, Reject};
+use crate::telemetry::metrics::{Forced, Handshake, Notice, Reject};
 use crate::tls::identity::{self, Identity};
 use crate::tls::stream::{TlsStream, Wire};
 use crate::tls::turns::in_turns;
@@ -120,7 +121,12 @@ async fn handshake(
     };
     let Some(accepted) = in_turns(&worker.handshake_turns, accepting, is_over).await else {
         worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
-        count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
+        if worker.snapshot().phase > Phase::Holding {
+            // The drain's end, and no fault of the client's.
+            worker.count_forced(Forced::RequestHead);
+        } else {
+            count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
+        }
         return None;
     };
     match accepted {
@@ -156,7 +162,7 @@ async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound)
 
 fn count(reason: Reject, error: &str, conn: &Conn, inbound: &Inbound) {
     conn.worker().metrics.rejected.add(reason as usize);
-    if let Some(suppressed) = inbound.client_warnings.turn(inbound) {
+    if let Some(suppressed) = inbound.client_warnings[reason as usize].turn(inbound.worker.lifecycle.now()) {
         let (listener, client, reason) = (&inbound.name, conn.client.get(), reason.name());
         tracing::warn!(listener, %client, reason, error, suppressed, "a connection was not served");
     }

@@ -37,15 +37,25 @@ async fn relay(downstream: TcpStream, worker: &Worker, remote: &Rc<Remote>) {
             let downstream = Transport::Tcp(downstream);
             let mut relay = Relay::new(downstream, upstream, Direction::opaque(&[]), Direction::opaque(&[]));
             poll_fn(|cx| relay.poll(&worker.gear, cx)).await;
+            if let Some(error) = relay.down.fault() {
+                warn(worker, remote, error, "the service broke off");
+            }
         }
         Err(error) => {
             let result = if matches!(error, DialError::Refused) { Dial::Refused } else { Dial::Failed };
             metrics.outbound_dials.add(result as usize);
             // The app sees what it would have seen without us: a connection that does not work.
             let _ = downstream.set_zero_linger();
-            let (listener, upstream) = (remote.listener(), remote.upstream());
-            tracing::warn!(listener, %upstream, error = chain(&error), "dialling failed");
+            warn(worker, remote, &error, "dialling failed");
         }
     }
     metrics.connections.add(Protocol::Outbound as usize);
+}
+
+/// An app tries again and again, and the log must not be flooded.
+fn warn(worker: &Worker, remote: &Remote, error: &dyn std::error::Error, what: &str) {
+    if let Some(suppressed) = remote.warnings.turn(worker.lifecycle.now()) {
+        let (listener, upstream) = (remote.listener(), remote.upstream());
+        tracing::warn!(listener, %upstream, error = chain(error), suppressed, "{what}");
+    }
 }

@@ -19,6 +19,7 @@ use crate::listener::conn::{Active, Ask, Conn, Doing};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
 use crate::listener::long::Kind;
+use crate::telemetry::logging::chain;
 use crate::telemetry::metrics::{Forced, Notice, Reject};
 use crate::tls::client::Offer;
 
@@ -84,7 +85,9 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     }
     let (transport, _) = io.into_parts();
     let relay = Relay::new(transport, upstream, Direction::opaque(&first), Direction::opaque(&[]));
-    run(relay, &active, permit).await;
+    if let Some(fault) = run(relay, &active, permit).await {
+        forward::broke(inbound, &fault);
+    }
 }
 
 /// There are no words for it: the client sees a connection that ends without a byte.
@@ -92,7 +95,7 @@ fn refused(inbound: &Inbound, reason: Reason) {
     let (_, text, _) = reason.parts();
     if reason == Reason::DrainOver {
         tracing::debug!(listener = inbound.name, reason = text, "a connection was closed unserved");
-    } else if let Some(suppressed) = inbound.warnings.turn(inbound) {
+    } else if let Some(suppressed) = inbound.warnings.turn(inbound.worker.lifecycle.now()) {
         tracing::warn!(listener = inbound.name, reason = text, suppressed, "a connection was closed unserved");
     }
 }
@@ -106,8 +109,9 @@ fn arrived(conn: &Conn) {
     }
 }
 
-/// Relays until both sides are done, or the silence or the termination asks for an end.
-pub async fn run(relay: Relay, active: &Active, permit: Permit) {
+/// Relays until both sides are done, or the silence or the termination asks for an end. What TLS had to say against the
+/// app comes back.
+pub async fn run(relay: Relay, active: &Active, permit: Permit) -> Option<String> {
     let conn = active.conn();
     conn.set_doing(Doing::Relay);
     active.set_long(Kind::Tunnel);
@@ -129,9 +133,11 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     let by_us = tunnel.closing.has_begun() && ended == Flow::Finished;
     // A reset in answer to what the client still sends would take away what it has not read yet.
     let by_the_app = ended == Flow::Broken && !tunnel.relay.down.is_target_gone();
+    let fault = tunnel.relay.down.fault().map(|error| chain(error));
     if by_us || by_the_app {
         leave(tunnel.relay, conn).await;
     }
+    fault
 }
 
 /// The end of a relay that was ended by us: the client may still be sending.

@@ -70,7 +70,7 @@ pub async fn open_stream(
     may_open(inbound)?;
     let upgraded = hyper::upgrade::on(&mut request);
     *request.method_mut() = Method::GET;
-    headers::prepare(&mut request, Speaks::Http1, &headers::Client::of(active.conn()))?;
+    headers::prepare(&mut request, Speaks::Http1, &headers::Ends::of(active.conn(), inbound))?;
     let key = generate_key();
     let fields = request.headers_mut();
     fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -118,7 +118,7 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
         session::run(relay, &active, permit).await;
     } else {
         let relay = Relay::new(stream, upstream, Direction::opaque(&ahead), Direction::opaque(&read));
-        tunnel::run(relay, &active, permit).await;
+        let _ = tunnel::run(relay, &active, permit).await;
     }
 }
 

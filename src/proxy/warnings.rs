@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::Inbound;
 use crate::lifecycle::tick::Tick;
 
 /// When there was one last, and how many were not given since.
@@ -17,11 +16,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl Warnings {
     /// The number suppressed since the last one, if it is time for one.
-    pub fn turn(&self, inbound: &Inbound) -> Option<u64> {
-        self.turn_at(inbound.worker.lifecycle.now())
-    }
-
-    fn turn_at(&self, now: Tick) -> Option<u64> {
+    pub fn turn(&self, now: Tick) -> Option<u64> {
         if self.last.get().is_some_and(|last| now.since(last) < PAUSE) {
             self.suppressed.set(self.suppressed.get() + 1);
             return None;
@@ -38,7 +33,7 @@ mod tests {
     #[test]
     fn one_a_second_and_the_rest_is_counted() {
         let warnings = Warnings::default();
-        let turns = [0, 10, 999, 1000, 1500, 2100].map(|ms| warnings.turn_at(Tick::from_millis(ms)));
+        let turns = [0, 10, 999, 1000, 1500, 2100].map(|ms| warnings.turn(Tick::from_millis(ms)));
         assert_eq!(turns, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 }

@@ -158,7 +158,7 @@ async fn find<T>(
             }
             Err(error) => {
                 metrics.dials.add(Dial::Failed as usize);
-                if let Some(suppressed) = inbound.warnings.turn(inbound) {
+                if let Some(suppressed) = inbound.warnings.turn(inbound.worker.lifecycle.now()) {
                     let upstream = inbound.pool.upstream();
                     let (listener, error) = (&inbound.name, chain(&error));
                     tracing::warn!(listener, %upstream, error, suppressed, "dialling the app failed");

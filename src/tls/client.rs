@@ -53,17 +53,24 @@ struct Anybody(Arc<CryptoProvider>);
 /// If a file can't be read or used.
 pub fn config(tls: &UpstreamTlsConfig) -> Result<(ClientConfig, Option<Validity>), LoadError> {
     let provider = provider();
+    let roots = tls.ca.as_deref().map(authorities).transpose();
+    let own = tls.certificate.as_ref().map(Credentials::load).transpose();
+    let (roots, own) = match (roots, own) {
+        (Ok(roots), Ok(own)) => (roots, own),
+        (roots, own) => {
+            return Err(LoadError::Files(roots.err().into_iter().chain(own.err().into_iter().flatten()).collect()));
+        }
+    };
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?.dangerous();
-    let builder = match &tls.ca {
-        Some(ca) => {
-            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider).build()?;
+    let builder = match roots {
+        Some(roots) => {
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
             builder.with_custom_certificate_verifier(verifier)
         }
         None => builder.with_custom_certificate_verifier(Arc::new(Anybody(provider))),
     };
-    let Some(files) = &tls.certificate else { return Ok((builder.with_no_client_auth(), None)) };
-    let own = Credentials::load(files)?;
+    let Some(own) = own else { return Ok((builder.with_no_client_auth(), None)) };
     let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(own.key));
     Ok((builder.with_client_cert_resolver(resolver), Some(own.validity)))
 }

@@ -64,29 +64,26 @@ impl Credentials {
     ///
     /// # Errors
     /// If one can't be read, is no PEM, or they don't belong together.
-    pub fn load(files: &CertificateFiles) -> Result<Self, FileError> {
+    pub fn load(files: &CertificateFiles) -> Result<Self, Vec<FileError>> {
         let (chain_path, key_path) = paths_of(files);
-        let chain = certificates(&chain_path)?;
-        let mut validity = Validity { from: 0, until: i64::MAX };
-        for (order, certificate) in chain.iter().enumerate() {
-            let parsed = parse(&chain_path, certificate)?;
-            if order == 0 {
-                validity.from = parsed.validity().not_before.timestamp();
-            } else if parsed.subject() == parsed.issuer() {
-                // An authority that stands in the file for completeness; clients look into their own store.
-                continue;
-            }
-            validity.until = validity.until.min(parsed.validity().not_after.timestamp());
-        }
-        let key = private_key(&key_path)?;
-        let Some(own) = chain.first() else { return Err(FileError::new(&chain_path, NO_CERTIFICATE)) };
-        let names = sans(own).into_iter().filter_map(|san| if let San::Dns(name) = san { Some(name) } else { None });
+        let chain = chain(&chain_path);
+        let ((chain, validity), key) = match (chain, private_key(&key_path)) {
+            (Ok(chain), Ok(key)) => (chain, key),
+            (chain, key) => return Err(chain.err().into_iter().chain(key.err()).collect()),
+        };
+        let own = chain.first().map(|own| sans(own)).unwrap_or_default();
+        let names = own.into_iter().filter_map(|san| if let San::Dns(name) = san { Some(name) } else { None });
         let names = names.map(SubjectName::of_server).collect();
         let key = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                FileError::new(&key_path, format!("is not the key of the certificate in {}", chain_path.display()))
+                let reason = format!("is not the key of the certificate in {}", chain_path.display());
+                vec![FileError::new(&key_path, reason)]
             }
-            error => FileError::new(&key_path, format!("can't be used: {error}")),
+            _ => vec![FileError::new(
+                &key_path,
+                "holds a key of a kind that is not supported; take ECDSA on P-256 or \
+                 P-384, Ed25519, or RSA of 2048 bits or more",
+            )],
         })?;
         Ok(Self { key: Arc::new(key), validity, names })
     }
@@ -111,6 +108,11 @@ fn paths_of(files: &CertificateFiles) -> (PathBuf, PathBuf) {
 // === impl Validity ===
 
 impl Validity {
+    /// Time until it is over; negative behind that.
+    pub const fn hours_left(self, now: i64) -> i64 {
+        (self.until - now) / 3600
+    }
+
     /// Somebody should look: it is over, or a fifth of the time is left and nobody has renewed it.
     pub const fn is_nearly_over(self, now: i64) -> bool {
         now >= self.until - (self.until - self.from) / 5
@@ -142,11 +144,28 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, FileError> {
     Ok(roots)
 }
 
+/// A certificate with those above it, and how long they are good.
+fn chain(path: &Path) -> Result<(Vec<CertificateDer<'static>>, Validity), FileError> {
+    let chain = certificates(path)?;
+    let mut validity = Validity { from: 0, until: i64::MAX };
+    for (order, certificate) in chain.iter().enumerate() {
+        let parsed = parse(path, certificate)?;
+        if order == 0 {
+            validity.from = parsed.validity().not_before.timestamp();
+        } else if parsed.subject() == parsed.issuer() {
+            // An authority that stands in the file for completeness; clients look into their own store.
+            continue;
+        }
+        validity.until = validity.until.min(parsed.validity().not_after.timestamp());
+    }
+    Ok((chain, validity))
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let bytes = read(path)?;
     let all = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| FileError::new(path, format!("is no good PEM: {error}")))?;
+        .map_err(|_| FileError::new(path, "is no whole PEM file"))?;
     if all.is_empty() {
         return Err(FileError::new(path, NO_CERTIFICATE));
     }
@@ -174,6 +193,9 @@ fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     match { read }() {
         Ok(true) => Ok(bytes),
         Ok(false) => Err(FileError::new(path, format!("is larger than {} MiB", LARGEST >> 20))),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(FileError::new(path, "is below a file; give a folder with tls.crt and tls.key, or CHAIN.pem:KEY.pem"))
+        }
         Err(error) => Err(FileError::new(path, format!("can't be read: {error}"))),
     }
 }

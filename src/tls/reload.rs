@@ -36,9 +36,9 @@ pub struct Keeper(Vec<Kept>);
 /// Why a listener can't speak TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file.
-    #[error(transparent)]
-    File(#[from] FileError),
+    /// Files that can't be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Files(Vec<FileError>),
     /// What stands in the files, all together.
     #[error("the TLS library refuses it")]
     Rustls(#[from] rustls::Error),
@@ -129,6 +129,11 @@ pub fn load(listeners: &[ListenerConfig]) -> Result<(Keeper, Vec<ListenerTls>), 
     if errors.is_empty() { Ok((keeper, all)) } else { Err(errors) }
 }
 
+/// Unix time, in seconds.
+fn now() -> i64 {
+    unix_now() as i64
+}
+
 // === impl Files ===
 
 impl Files {
@@ -213,7 +218,9 @@ impl Kept {
                 self.refused = None;
                 metrics.set_files_refused(&self.listener, false);
                 metrics.tls_reloads.add(Reload::Ok as usize);
-                tracing::info!(listener = self.listener, side = self.side.name(), "certificates taken up anew");
+                let hours_left = self.side.validities().iter().map(|(_, validity)| validity.hours_left(now())).min();
+                let (listener, side) = (&self.listener, self.side.name());
+                tracing::info!(listener, side, hours_left, "certificates taken up anew");
                 self.tell(metrics);
             }
             // They have changed again meanwhile: what was read may be of neither moment.
@@ -234,11 +241,11 @@ impl Kept {
     /// How long each certificate is good, for the metric and, if that is not long, for the log.
     fn tell(&mut self, metrics: &Metrics) {
         self.told = Instant::now();
-        let now = unix_now() as i64;
+        let now = now();
         for (files, validity) in self.side.validities() {
             let path = files.to_string();
             metrics.set_certificate_expiry(&self.listener, &path, validity.until as f64);
-            let (listener, hours_left) = (&self.listener, (validity.until - now) / 3600);
+            let (listener, hours_left) = (&self.listener, validity.hours_left(now));
             if validity.until <= now {
                 tracing::warn!(listener, path, "the certificate has expired");
             } else if validity.is_nearly_over(now) {

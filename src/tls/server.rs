@@ -9,7 +9,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
 };
 
@@ -52,12 +52,27 @@ pub fn load(tls: &ServerTlsConfig, protocol: Protocol, before: Option<&Served>) 
         TlsVersion::Tls12 => ALL,
         TlsVersion::Tls13 => NEW,
     };
-    let all = tls.certificates.iter().map(Credentials::load).collect::<Result<Vec<_>, _>>()?;
+    let mut faults = Vec::new();
+    let mut all = Vec::new();
+    for files in &tls.certificates {
+        match Credentials::load(files) {
+            Ok(credentials) => all.push(credentials),
+            Err(wrong) => faults.extend(wrong),
+        }
+    }
+    let roots = tls.clients.as_ref().map(|clients| authorities(&clients.ca)).transpose();
+    let roots = roots.unwrap_or_else(|fault| {
+        faults.push(fault);
+        None
+    });
+    if !faults.is_empty() {
+        return Err(LoadError::Files(faults));
+    }
     let validities = all.iter().map(|one| one.validity).collect();
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions)?;
-    let builder = match &tls.clients {
-        Some(clients) => builder.with_client_cert_verifier(verifier(clients)?),
-        None => builder.with_no_client_auth(),
+    let builder = match (&tls.clients, roots) {
+        (Some(clients), Some(roots)) => builder.with_client_cert_verifier(verifier(clients, roots)?),
+        _ => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(ByName(all)));
     if protocol == Protocol::Http {
@@ -78,8 +93,8 @@ pub fn load(tls: &ServerTlsConfig, protocol: Protocol, before: Option<&Served>) 
     Ok(Served { config: Arc::new(config), validities })
 }
 
-fn verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(&clients.ca)?), provider());
+fn verifier(clients: &ClientCertificates, roots: RootCertStore) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
     let good = builder.build()?;
     if clients.names.is_empty() {

@@ -245,8 +245,9 @@ fn a_pair_is_of_one_moment_or_refused_with_the_reason() {
     assert!(Credentials::load(&files).unwrap().is_for("new.example", true));
 
     let refused = |what: &str, expected: &str| {
-        let error = Credentials::load(&files).expect_err(what).to_string();
-        assert!(error.contains(expected), "{what}: {error}");
+        let errors = Credentials::load(&files).expect_err(what);
+        let told: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|error| error.contains(expected)), "{what}: {told:?}");
     };
     fs::write(second.join("tls.key"), &old.key).unwrap();
     refused("another key", "..2/tls.key: is not the key of the certificate in ");
@@ -256,6 +257,7 @@ fn a_pair_is_of_one_moment_or_refused_with_the_reason() {
     refused("no PEM", "tls.crt: holds no certificate in PEM");
     fs::write(second.join("tls.crt"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     refused("no certificate", "tls.crt: holds a certificate that can't be understood");
+    assert_eq!(Credentials::load(&files).expect_err("both").len(), 2, "both files are told");
     fs::write(second.join("tls.crt"), vec![b'a'; 5 << 20]).unwrap();
     refused("too large", "tls.crt: is larger than 4 MiB");
     fs::remove_file(second.join("tls.crt")).unwrap();

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::connect::{DialError, Upstream, all_told};
 use crate::config::{HostPort, ListenerConfig};
 use crate::listener::bind::KEEPALIVE;
+use crate::proxy::warnings::Warnings;
 use crate::telemetry::logging::chain;
 use crate::tls::client::{ClientTls, Offer};
 use crate::transport::Transport;
@@ -26,6 +27,8 @@ pub struct Remote {
     /// The listener's name.
     listener: String,
     upstream: Upstream,
+    /// About it.
+    pub warnings: Warnings,
     connect_timeout: Duration,
     /// Of each host, as the resolver gave them.
     addresses: RefCell<Vec<Vec<SocketAddr>>>,
@@ -59,6 +62,7 @@ impl Remote {
         let remote = Rc::new(Self {
             listener: name.clone(),
             upstream: Upstream::new(upstream.clone(), tls),
+            warnings: Warnings::default(),
             addresses: RefCell::new(upstream.hosts().iter().map(literal).collect()),
             connect_timeout: *connect_timeout,
             looked_up: Cell::new(None),

@@ -60,7 +60,7 @@ fn what_does_not_fit_is_told() {
     for (rest, message) in [
         (
             "upstream: 'https://a'",
-            "test.yaml:1:45: listeners[0].upstream = \"https://a\": needs an authority to trust\n  help: set upstream_tls.ca to a PEM file; where nobody else can answer, upstream_tls.insecure_skip_verify: on does without",
+            "test.yaml:1:45: listeners[0].upstream = \"https://a\": needs an authority to trust\n  help: set upstream_tls.ca (or EBBTIDE_UPSTREAM_CA) to a PEM file; where nobody else can answer, upstream_tls.insecure_skip_verify: on does without",
         ),
         (
             "upstream: 'https://a', upstream_tls: {ca: /a, insecure_skip_verify: on}",

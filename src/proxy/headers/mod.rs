@@ -7,6 +7,7 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri, Version};
 
+use super::Inbound;
 use crate::listener::conn::Conn;
 use crate::tls::identity::Identity;
 use crate::upstream::speaks::Speaks;
@@ -19,15 +20,17 @@ static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 const OTHER_HOP_BY_HOP: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 
-/// Who has sent a request, as the app is told.
+/// Who speaks to whom, as far as headers tell.
 #[derive(Debug, Clone, Copy)]
-pub struct Client<'a> {
-    /// For `X-Forwarded-For`.
-    pub address: &'a HeaderValue,
+pub struct Ends<'a> {
+    /// The client's address, for `X-Forwarded-For`.
+    pub client: &'a HeaderValue,
     /// Over TLS.
     pub identity: Option<&'a Identity>,
     /// Some listener of this pod asks for certificates: nobody else may say who a client is, on whatever listener.
     pub vouched_here: bool,
+    /// The app speaks TLS.
+    pub app_over_tls: bool,
 }
 
 /// Why a request can't be forwarded.
@@ -53,11 +56,7 @@ pub enum UpgradeRequest {
 ///
 /// # Errors
 /// If the request has no usable target or Host.
-pub fn prepare<B>(
-    request: &mut Request<B>,
-    speaks: Speaks,
-    client: &Client<'_>,
-) -> Result<UpgradeRequest, Unacceptable> {
+pub fn prepare<B>(request: &mut Request<B>, speaks: Speaks, ends: &Ends<'_>) -> Result<UpgradeRequest, Unacceptable> {
     let version = request.version();
     let found = Found::in_headers(request.headers());
     // HTTP/1.0 has no upgrade (RFC 9110 §7.8), and HTTP/2 none that looks like this.
@@ -67,7 +66,7 @@ pub fn prepare<B>(
     let host = host_of(request.headers(), authority.as_ref(), version, &found)?;
     // An upgrade is asked for in HTTP/1.1, whatever else the app speaks.
     if speaks == Speaks::Http2 && upgrade == UpgradeRequest::No {
-        to_absolute_form(request, authority, &host)?;
+        to_absolute_form(request, if ends.app_over_tls { Scheme::HTTPS } else { Scheme::HTTP }, authority, &host)?;
     } else {
         *request.version_mut() = Version::HTTP_11;
         if authority.is_some() || found.hosts == 0 {
@@ -85,7 +84,7 @@ pub fn prepare<B>(
         headers.insert(UPGRADE, protocol.clone());
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-    add_forwarded(headers, client, host, found.forwarded);
+    add_forwarded(headers, ends, host, found.forwarded);
     Ok(upgrade)
 }
 
@@ -103,13 +102,17 @@ pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
     }
 }
 
-// === impl Client ===
+// === impl Ends ===
 
-impl<'a> Client<'a> {
-    /// The client of a connection.
-    pub fn of(conn: &'a Conn) -> Self {
-        let vouched_here = conn.worker().vouches_for_clients;
-        Self { address: conn.forwarded_for(), identity: conn.secure.get(), vouched_here }
+impl<'a> Ends<'a> {
+    /// The client of a connection, and the app behind its listener.
+    pub fn of(conn: &'a Conn, inbound: &Inbound) -> Self {
+        Self {
+            client: conn.forwarded_for(),
+            identity: conn.secure.get(),
+            vouched_here: conn.worker().vouches_for_clients,
+            app_over_tls: inbound.pool.upstream().address.is_tls(),
+        }
     }
 }
 
@@ -245,6 +248,7 @@ fn to_origin_form<B>(request: &mut Request<B>) -> Result<Option<Authority>, Unac
 /// The other way round, for hyper's HTTP/2 client.
 fn to_absolute_form<B>(
     request: &mut Request<B>,
+    scheme: Scheme,
     authority: Option<Authority>,
     host: &HeaderValue,
 ) -> Result<(), Unacceptable> {
@@ -255,7 +259,7 @@ fn to_absolute_form<B>(
         _ => Authority::try_from(host.as_bytes()).map_err(|_| Unacceptable::Host)?,
     };
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    parts.scheme = Some(Scheme::HTTP);
+    parts.scheme = Some(scheme);
     parts.authority = Some(authority);
     *request.uri_mut() = Uri::from_parts(parts).map_err(|_| Unacceptable::Target)?;
     Ok(())
@@ -325,8 +329,8 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
     }
 }
 
-fn add_forwarded(headers: &mut HeaderMap, client: &Client<'_>, host: HeaderValue, forwarded: bool) {
-    let Client { address, identity, vouched_here } = client;
+fn add_forwarded(headers: &mut HeaderMap, ends: &Ends<'_>, host: HeaderValue, forwarded: bool) {
+    let Ends { client: address, identity, vouched_here, .. } = ends;
     let scheme = HeaderValue::from_static(if identity.is_some() { "https" } else { "http" });
     if *vouched_here {
         remove_look_alikes(headers);

@@ -8,9 +8,9 @@ fn request(method: &str, target: &str, version: Version, headers: &[(&str, &str)
     request.body(()).unwrap()
 }
 
-fn client() -> Client<'static> {
+fn client() -> Ends<'static> {
     static ADDRESS: HeaderValue = HeaderValue::from_static("192.0.2.7");
-    Client { address: &ADDRESS, identity: None, vouched_here: false }
+    Ends { client: &ADDRESS, identity: None, vouched_here: false, app_over_tls: false }
 }
 
 fn prepared(headers: &[(&str, &str)]) -> (UpgradeRequest, HeaderMap) {
@@ -198,7 +198,7 @@ fn without_any_name_for_the_app_nothing_is_forwarded() {
     }
 }
 
-fn seen_by_app(client: &Client<'_>, headers: &[(&str, &str)]) -> HeaderMap {
+fn seen_by_app(client: &Ends<'_>, headers: &[(&str, &str)]) -> HeaderMap {
     let mut request = request("GET", "/", Version::HTTP_11, headers);
     prepare(&mut request, Speaks::Http1, client).unwrap();
     request.headers().clone()
@@ -206,7 +206,7 @@ fn seen_by_app(client: &Client<'_>, headers: &[(&str, &str)]) -> HeaderMap {
 
 #[test]
 fn over_tls_the_scheme_is_https_unless_an_earlier_hop_knew_better() {
-    let secure = Client { identity: Some(&Identity { certificate: None }), ..client() };
+    let secure = Ends { identity: Some(&Identity { certificate: None }), ..client() };
     let headers = seen_by_app(&secure, &[("host", "a")]);
     assert_eq!(get(&headers, "x-forwarded-proto"), Some("https"));
     let headers = seen_by_app(&secure, &[("host", "a"), ("x-forwarded-proto", "http")]);
@@ -217,7 +217,7 @@ fn over_tls_the_scheme_is_https_unless_an_earlier_hop_knew_better() {
 fn who_a_client_is_only_its_certificate_says() {
     let forged = [("host", "a"), ("x-forwarded-client-cert", "Subject=root"), ("x-forwarded-client-cert", "URI=x")];
     let odd = [("host", "a"), ("X_Forwarded-client_cert", "Subject=root")];
-    let all = |client: &Client<'_>, headers: &[(&str, &str)]| {
+    let all = |client: &Ends<'_>, headers: &[(&str, &str)]| {
         let headers = seen_by_app(client, headers);
         headers.get_all("x-forwarded-client-cert").iter().cloned().collect::<Vec<_>>()
     };
@@ -225,12 +225,21 @@ fn who_a_client_is_only_its_certificate_says() {
     let certificate = Some(HeaderValue::from_static("Subject=\"CN=a\""));
     let (nobody, somebody) = (Identity { certificate: None }, Identity { certificate });
     for identity in [None, Some(&nobody)] {
-        assert!(all(&Client { identity, vouched_here: true, ..client() }, &forged).is_empty());
+        assert!(all(&Ends { identity, vouched_here: true, ..client() }, &forged).is_empty());
     }
-    let nobody_shown = Client { vouched_here: true, ..client() };
+    let nobody_shown = Ends { vouched_here: true, ..client() };
     assert!(seen_by_app(&nobody_shown, &odd).keys().all(|name| !name.as_str().contains("client")));
-    let shown = Client { identity: Some(&somebody), vouched_here: true, ..client() };
+    let shown = Ends { identity: Some(&somebody), vouched_here: true, ..client() };
     for headers in [&forged[..], &forged[..1]] {
         assert_eq!(all(&shown, headers), ["Subject=\"CN=a\""]);
+    }
+}
+
+#[test]
+fn an_app_inside_tls_hears_of_the_scheme_that_it_speaks() {
+    for (app_over_tls, scheme) in [(false, "http"), (true, "https")] {
+        let mut request = request("GET", "/a", Version::HTTP_11, &[("host", "app.example")]);
+        prepare(&mut request, Speaks::Http2, &Ends { app_over_tls, ..client() }).unwrap();
+        assert_eq!(request.uri().to_string(), format!("{scheme}://app.example/a"));
     }
 }

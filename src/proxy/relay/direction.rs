@@ -1,5 +1,6 @@
 //! One direction of a relay: what is read on one side and written to the other.
 
+use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -11,7 +12,7 @@ use crate::proxy::boundary::Boundary;
 use crate::proxy::websocket::frames::Frames;
 
 /// Bytes on their way one way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Direction {
     /// Read, or put in by us, and not yet written.
     kept: BytesMut,
@@ -27,6 +28,8 @@ pub struct Direction {
     /// The latest reads were large: the kernel moves the next ones.
     bulk: bool,
     broken: bool,
+    /// What TLS has to say against the side that is read.
+    fault: Option<io::Error>,
     /// Nobody is there to write to any more.
     target_gone: bool,
     /// The Close was ours.
@@ -36,24 +39,27 @@ pub struct Direction {
 }
 
 /// What becomes of what is read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Fate {
+    #[default]
     Pass,
     /// Passed up to the end of the frame that is open, then this.
     EndsWith(Bytes),
     Dropped,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Source {
+    #[default]
     Open,
     /// It has sent FIN, or has broken, or we have stopped listening to it.
     Ended,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Fin {
     /// Follows the source's end.
+    #[default]
     Follows,
     /// Is ours to send.
     Held,
@@ -72,21 +78,7 @@ const LARGE: usize = 16 * 1024;
 impl Direction {
     /// Opaque bytes, of which `first` has been read already.
     pub fn opaque(first: &[u8]) -> Self {
-        Self {
-            kept: BytesMut::from(first),
-            frames: None,
-            fate: Fate::Pass,
-            source: Source::Open,
-            fin: Fin::Follows,
-            pipe: None,
-            behind: false,
-            bulk: false,
-            broken: false,
-            target_gone: false,
-            put_in: false,
-            moved: 0,
-            written: 0,
-        }
+        Self { kept: BytesMut::from(first), ..Self::default() }
     }
 
     /// Frames of a WebSocket; the last word is [`Self::hang_up`]'s if `holds_fin`.
@@ -140,6 +132,11 @@ impl Direction {
     /// The side that is read broke.
     pub const fn is_source_broken(&self) -> bool {
         self.broken && !self.target_gone
+    }
+
+    /// An alert of the side that is read, or nonsense: it has not ended for no reason.
+    pub const fn fault(&self) -> Option<&io::Error> {
+        self.fault.as_ref()
     }
 
     /// No frames are followed.
@@ -257,7 +254,10 @@ impl Direction {
                         self.put(&close);
                     }
                 }
-                Err(_) => self.break_off(),
+                Err(error) => {
+                    self.fault = Some(error).filter(|error| error.kind() == io::ErrorKind::InvalidData);
+                    self.break_off();
+                }
             }
             Poll::Ready(())
         })

@@ -66,6 +66,11 @@ pub const TABLE: &[Row] = &[
         Handshake::NAMES,
     ),
     by(
+        gauge("ebbtide_tls_files_refused", "1 while changed certificate files can't be used and the old ones stay."),
+        "listener",
+        &[],
+    ),
+    by(
         counter("ebbtide_tls_reloads_total", "Changed certificate files, by what became of them."),
         "result",
         Reload::NAMES,
