@@ -126,21 +126,27 @@ async fn told(target: &Target, said: &[(&str, &str)]) -> [String; 2] {
 #[tokio::test]
 async fn the_app_learns_who_its_client_is_and_only_from_the_certificate() {
     let (ca, folder) = clients();
-    let front = Front::start(&asks(&folder, ", client_auth: optional"), "").await;
+    let keys = asks(&folder, ", client_auth: optional");
+    let front = Front::with(AppOptions::default(), |secret, upstream| {
+        listener("web", upstream, &tls(secret, &keys))
+            + &listener("others", upstream, &tls(secret, ""))
+            + &listener("plain", upstream, "")
+    })
+    .await;
     let pair = ca.pair(&["client.example", SPIFFE, "192.0.2.1"]);
     let identity = format!("Subject=\"CN=client.example\";DNS=client.example;URI={SPIFFE}");
     for versions in BOTH {
         let plan = front.plan().versions(versions);
         let known = plan.clone().certificate(&pair).to(front.address);
-        // The second time nobody asks for the certificate.
-        for resumed in [false, true] {
+        // A client shows its certificate each time.
+        for _ in 0..2 {
             let mut raw = Raw::connect(&known).await.unwrap();
-            assert_eq!(raw.socket().was_resumed(), resumed);
+            assert!(!raw.socket().was_resumed());
             for number in ["one", "two"] {
                 let request = Request::get("/headers").header(FORGED.0, FORGED.1).header(FORGED.0, "URI=x");
                 raw.send(request.encode("toy", number)).await.unwrap();
                 let told = raw.reply("GET", SOON).await.unwrap().text();
-                assert_eq!(values(&told, CERT), [&identity[..]], "{resumed} {told}");
+                assert_eq!(values(&told, CERT), [&identity[..]], "{told}");
                 assert_eq!(values(&told, "x-forwarded-proto"), ["https"], "{told}");
             }
         }
@@ -149,11 +155,17 @@ async fn the_app_learns_who_its_client_is_and_only_from_the_certificate() {
             assert_eq!(values(&told, "x-forwarded-proto"), ["https"], "{told}");
             assert_eq!(values(&told, "x-forwarded-for"), ["127.0.0.1"], "{told}");
         }
-        let unknown = plan.to(front.address);
-        for said in [&[FORGED, FORGED][..], &[]] {
-            for told in told(&unknown, said).await {
-                assert_eq!(values(&told, CERT), Vec::<String>::new(), "{told}");
-                assert_eq!(values(&told, "x-forwarded-proto"), ["https"], "{told}");
+        // Nor does a listener that asks nobody let somebody say it himself.
+        for (target, scheme) in [
+            (plan.clone().to(front.address), "https"),
+            (plan.to(front.px.address("others").await), "https"),
+            (front.px.address("plain").await.into(), "http"),
+        ] {
+            for said in [&[FORGED, FORGED, ("X_Forwarded_Client_Cert", "URI=x")][..], &[]] {
+                for told in told(&target, said).await {
+                    assert!(!told.to_ascii_lowercase().replace('_', "-").contains(CERT), "{told}");
+                    assert_eq!(values(&told, "x-forwarded-proto"), [scheme], "{told}");
+                }
             }
         }
     }
@@ -170,6 +182,10 @@ async fn the_app_is_told_what_its_client_speaks() {
         for told in told(&target, &[]).await {
             assert_eq!(values(&told, "x-forwarded-proto"), [scheme], "{told}");
             assert_eq!(values(&told, CERT), Vec::<String>::new(), "{told}");
+        }
+        // Where nobody is asked for a certificate an earlier hop may tell.
+        for told in told(&target, &[FORGED]).await {
+            assert_eq!(values(&told, CERT), [FORGED.1], "{told}");
         }
     }
 }

@@ -44,7 +44,7 @@ async fn the_certificate_follows_the_name_that_is_asked_for() {
     let ca = Authority::new("names");
     let first = ca.pair(&["first.example", "127.0.0.1"]);
     let (exact, wild) = (ca.pair(&["api.shop.example", "other.example"]), ca.pair(&["*.shop.example"]));
-    let secrets = [&first, &exact, &wild].map(SecretDir::new);
+    let secrets = [&first, &wild, &exact].map(SecretDir::new);
     let (_app, options, _dir) = alone(AppOptions::default()).await;
     let lines = listener("web", &options.upstream(), &several(&secrets.each_ref(), ""));
     let (_px, address) = serving(listeners(LONG, &lines)).await;

@@ -229,11 +229,15 @@ async fn what_stays_bad_is_told_only_once() {
     }
     assert_eq!((reloads(&front.px, "refused").await, reloads(&front.px, "ok").await), (1.0, 3.0));
     assert_eq!(front.px.log_events(REFUSED).len(), 1);
+    let metrics = front.px.metrics().await;
+    let refused = |name| metrics.value("ebbtide_tls_files_refused", &[("listener", name)]);
+    assert_eq!((refused("web"), refused("clock")), (Some(1.0), Some(0.0)));
     // Another fault is news.
     front.secret.overwrite("tls.key", "", 0);
     has_reloaded(&front.px, "refused", 2).await;
     front.secret.swap(&front.pair);
     has_reloaded(&front.px, "ok", 4).await;
+    front.px.metric_becomes("ebbtide_tls_files_refused", &[], SOON, |n| n == 0.0).await;
     assert_eq!(front.px.log_events(REFUSED).len(), 2);
 }
 
