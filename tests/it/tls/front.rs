@@ -64,7 +64,7 @@ impl Front {
     }
 }
 
-/// What the app sees of one request, and the serial of the certificate that was shown.
+/// What the app sees of one request on a connection of its own.
 pub(super) async fn seen_by_app(target: &Target, headers: &[(&str, &str)]) -> Result<Reply, Failure> {
     let request = headers.iter().fold(Request::get("/headers"), |request, (name, value)| request.header(name, value));
     let mut connection = Connection::open(target, SOON).await?;

@@ -72,7 +72,7 @@ async fn open(target: &Target, count: usize) -> Vec<Connection> {
     openings.join_all().await
 }
 
-/// New handshakes at a rate, a part of them resumed.
+/// Whole handshakes at a rate, each with one request.
 fn handshakes(front: &Front, rate: f64) -> Load {
     let lane = Lane { how: How::Fresh, share: 1, request: Request::echo(64) };
     let to = front.plan().never_resumes().to(front.address);
