@@ -210,7 +210,7 @@ fn start_workers(
         .map(|number| {
             let config = Arc::clone(config);
             let ready = ready.clone();
-            let tls = tls.to_vec();
+            let tls = tls.iter().map(ListenerTls::for_worker).collect();
             let sockets: Vec<Bound> =
                 sockets.iter().map(|(index, socket)| Ok((*index, socket.try_clone()?))).collect::<io::Result<_>>()?;
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {

@@ -1,6 +1,6 @@
 //! One worker thread: a current-thread runtime with its own connections and its own upstream pools.
 //!
-//! Nothing on the data path is shared between workers except atomics. The worker's sweep is the only timer of its
+//! Nothing on the data path is shared between workers except atomics, and what TLS keeps of its sessions. The worker's sweep is the only timer of its
 //! connections: it walks the registry a few times a second (every few milliseconds once the pod terminates) and sets
 //! flags; a connection reads them when it is polled.
 

@@ -18,6 +18,8 @@ use crate::transport::Transport;
 pub struct Io {
     transport: Transport,
     ahead: Bytes,
+    /// A head was taken to have begun, and nothing of it could be read yet.
+    guessed: bool,
     conn: Rc<Conn>,
 }
 
@@ -40,7 +42,7 @@ const FIRST_READ: usize = 8192;
 impl Io {
     /// Wraps an accepted connection.
     pub fn new(transport: Transport, conn: Rc<Conn>) -> Self {
-        Self { transport, ahead: Bytes::new(), conn }
+        Self { transport, ahead: Bytes::new(), guessed: false, conn }
     }
 
     /// Puts back everything that was read since the end of the last request: it is read next.
@@ -75,6 +77,7 @@ impl Io {
         let mut buffer = [MaybeUninit::uninit(); FIRST_READ];
         let mut buffer = ReadBuf::uninit(&mut buffer);
         ready!(self.poll_transport(cx, &mut buffer))?;
+        self.guessed = false;
         read.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
     }
@@ -83,7 +86,13 @@ impl Io {
         let polled = Pin::new(&mut self.transport).poll_read(cx, buf);
         if polled.is_pending() && self.transport.tls().is_some_and(TlsStream::is_mid_record) {
             // Half a record is in TLS's own buffer, where nobody sees it.
-            self.conn.head_began();
+            if self.conn.doing.get() == Doing::Idle {
+                self.conn.head_began();
+                self.guessed = true;
+            }
+        } else if polled.is_pending() && std::mem::take(&mut self.guessed) {
+            // It was one of TLS's own.
+            self.conn.set_doing(Doing::Idle);
         }
         polled
     }
@@ -111,6 +120,8 @@ impl AsyncRead for Io {
         let fresh = &buf.filled()[before..];
         if fresh.is_empty() {
             self.conn.eof.set(true);
+        } else if std::mem::take(&mut self.guessed) {
+            self.conn.framing.set(scan(fresh));
         } else {
             note_head(&self.conn, fresh);
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use tokio::net::{TcpListener, TcpStream};
 
-use super::relay::{Direction, Relay};
+use super::relay::{Direction, Flow, Relay};
 use crate::lifecycle::Counted;
 use crate::listener::accept;
 use crate::telemetry::logging::chain;
@@ -36,7 +36,9 @@ async fn relay(downstream: TcpStream, worker: &Worker, remote: &Rc<Remote>) {
             metrics.outbound_dials.add(Dial::Ok as usize);
             let downstream = Transport::Tcp(downstream);
             let mut relay = Relay::new(downstream, upstream, Direction::opaque(&[]), Direction::opaque(&[]));
-            poll_fn(|cx| relay.poll(&worker.gear, cx)).await;
+            if poll_fn(|cx| relay.poll(&worker.gear, cx)).await == Flow::Broken {
+                relay.cut_off_what_is_missing();
+            }
             if let Some(error) = relay.down.fault() {
                 warn(worker, remote, error, "the service broke off");
             }

@@ -102,7 +102,7 @@ impl Reason {
             }
             Self::AppNotHttp2 => (
                 StatusCode::BAD_GATEWAY,
-                "the app does not speak HTTP/2 without TLS; gRPC needs an app that does, and an upstream of h2c:// or \
+                "the app does not speak HTTP/2; gRPC needs an app that does, and an upstream of h2c://, https:// or \
                  auto://",
                 BadGateway,
             ),

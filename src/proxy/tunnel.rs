@@ -125,8 +125,10 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) -> Option<String
         (_, Closing::AtQuietMoment) => worker.metrics.notices.add(Notice::TunnelClose as usize),
         _ => {}
     }
-    if ended == Flow::Killed {
-        tunnel.relay.cut_off();
+    match ended {
+        Flow::Killed => tunnel.relay.cut_off(),
+        Flow::Broken => tunnel.relay.cut_off_what_is_missing(),
+        Flow::Finished => {}
     }
     // Nothing of the app's is left to wait for; with the last one the report is written.
     drop(permit);
@@ -204,8 +206,11 @@ impl Tunnel {
         }
         match conn.asked() {
             Ask::FORCE => {
-                let quiet = self.relay.is_empty() && !self.waits(conn) && silent_for(conn) >= QUIET;
-                self.closing = if quiet { Closing::AtQuietMoment } else { Closing::Forced };
+                let silent = !moved && self.relay.is_empty() && silent_for(conn) >= QUIET;
+                if !silent {
+                    self.relay.cut_off();
+                }
+                self.closing = if silent && !self.waits(conn) { Closing::AtQuietMoment } else { Closing::Forced };
             }
             Ask::CLOSE => {
                 if self.closing == Closing::No || moved || !self.relay.is_empty() {

@@ -157,6 +157,10 @@ async fn find<T>(
                 stay.wait().await?;
             }
             Err(error) => {
+                if matches!(error, DialError::Handshake(_)) {
+                    // It may be another app by now, that speaks something else.
+                    inbound.speaks.forget();
+                }
                 metrics.dials.add(Dial::Failed as usize);
                 if let Some(suppressed) = inbound.warnings.turn(inbound.worker.lifecycle.now()) {
                     let upstream = inbound.pool.upstream();

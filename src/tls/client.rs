@@ -83,6 +83,11 @@ impl ClientTls {
         Self { latest, server_name: tls.server_name.clone(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
+    /// The same, with turns of its own.
+    pub fn for_worker(&self) -> Self {
+        Self { turns: Arc::new(Semaphore::new(AT_ONCE)), ..self.clone() }
+    }
+
     /// The handshake with `host` on a connection just made.
     ///
     /// # Errors

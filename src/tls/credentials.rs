@@ -35,6 +35,17 @@ pub struct Validity {
     pub until: i64,
 }
 
+/// How a certificate stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It is good for some time.
+    Good,
+    /// A fifth of its time is left, and nobody has renewed it.
+    NearlyOver,
+    /// It is good no longer.
+    Over,
+}
+
 /// What is wrong with a file, or with two of them together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
@@ -113,9 +124,15 @@ impl Validity {
         (self.until - now) / 3600
     }
 
-    /// Somebody should look: it is over, or a fifth of the time is left and nobody has renewed it.
-    pub const fn is_nearly_over(self, now: i64) -> bool {
-        now >= self.until - (self.until - self.from) / 5
+    /// How it stands at `now`.
+    pub const fn standing(self, now: i64) -> Standing {
+        if now >= self.until {
+            Standing::Over
+        } else if now >= self.until - (self.until - self.from) / 5 {
+            Standing::NearlyOver
+        } else {
+            Standing::Good
+        }
     }
 }
 

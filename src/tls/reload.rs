@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::client::{self, ClientTls};
-use super::credentials::{FileError, Validity, watched};
+use super::credentials::{FileError, Standing, Validity, watched};
 use super::server::{self, Served};
 use crate::config::{CertificateFiles, ListenerConfig, Protocol, ServerTlsConfig, UpstreamTlsConfig};
 use crate::telemetry::logging::chain;
@@ -63,7 +63,8 @@ struct Kept {
     files: Files,
     /// The latest refusal, as it was logged.
     refused: Option<String>,
-    /// When it was last looked at how long the certificates are good.
+    /// What was last told of how long the certificates are good, and when.
+    told_of: Standing,
     told: Instant,
     side: Side,
 }
@@ -169,15 +170,24 @@ impl Files {
     }
 }
 
+// === impl ListenerTls ===
+
+impl ListenerTls {
+    /// Workers share nothing that could make one wait for another.
+    pub fn for_worker(&self) -> Self {
+        Self { server: self.server.clone(), client: self.client.as_ref().map(ClientTls::for_worker) }
+    }
+}
+
 // === impl Keeper ===
 
 impl Keeper {
     /// Looks for ever, on a thread where files that don't answer keep nobody.
     pub async fn run(mut self, metrics: &'static Metrics) {
         for kept in &mut self.0 {
-            metrics.set_files_refused(&kept.listener, false);
             kept.tell(metrics);
         }
+        self.tell_refusals(metrics);
         while !self.0.is_empty() {
             tokio::time::sleep(PAUSE).await;
             let looking = tokio::task::spawn_blocking(move || {
@@ -193,9 +203,18 @@ impl Keeper {
     fn look_again(&mut self, metrics: &Metrics) {
         for kept in &mut self.0 {
             kept.look_again(metrics);
-            if kept.told.elapsed() >= NAG {
+            if kept.standing() != kept.told_of || kept.told.elapsed() >= NAG {
                 kept.tell(metrics);
             }
+        }
+        self.tell_refusals(metrics);
+    }
+
+    /// A listener may have two sides.
+    fn tell_refusals(&self, metrics: &Metrics) {
+        for kept in &self.0 {
+            let refused = self.0.iter().any(|one| one.listener == kept.listener && one.refused.is_some());
+            metrics.set_files_refused(&kept.listener, refused);
         }
     }
 }
@@ -204,7 +223,14 @@ impl Keeper {
 
 impl Kept {
     fn new(listener: &str, files: Files, side: Side) -> Self {
-        Self { listener: listener.to_owned(), files, refused: None, told: Instant::now(), side }
+        Self {
+            listener: listener.to_owned(),
+            files,
+            refused: None,
+            told_of: Standing::Good,
+            told: Instant::now(),
+            side,
+        }
     }
 
     /// What was refused is tried again at each look: the other half of a pair may come a moment later.
@@ -216,7 +242,6 @@ impl Kept {
         match self.side.reload() {
             Ok(()) => {
                 self.refused = None;
-                metrics.set_files_refused(&self.listener, false);
                 metrics.tls_reloads.add(Reload::Ok as usize);
                 let hours_left = self.side.validities().iter().map(|(_, validity)| validity.hours_left(now())).min();
                 let (listener, side) = (&self.listener, self.side.name());
@@ -232,7 +257,6 @@ impl Kept {
                     let (listener, side) = (&self.listener, self.side.name());
                     tracing::warn!(listener, side, error, "changed certificates can't be used, the old ones stay");
                 }
-                metrics.set_files_refused(&self.listener, true);
                 self.refused = Some(error);
             }
         }
@@ -241,17 +265,31 @@ impl Kept {
     /// How long each certificate is good, for the metric and, if that is not long, for the log.
     fn tell(&mut self, metrics: &Metrics) {
         self.told = Instant::now();
+        self.told_of = self.standing();
         let now = now();
         for (files, validity) in self.side.validities() {
             let path = files.to_string();
             metrics.set_certificate_expiry(&self.listener, &path, validity.until as f64);
             let (listener, hours_left) = (&self.listener, validity.hours_left(now));
-            if validity.until <= now {
-                tracing::warn!(listener, path, "the certificate has expired");
-            } else if validity.is_nearly_over(now) {
-                tracing::warn!(listener, path, hours_left, "the certificate expires soon, and nobody has renewed it");
+            match validity.standing(now) {
+                Standing::Good => {}
+                Standing::NearlyOver => {
+                    tracing::warn!(
+                        listener,
+                        path,
+                        hours_left,
+                        "the certificate expires soon, and nobody has renewed it"
+                    );
+                }
+                Standing::Over => tracing::warn!(listener, path, "the certificate has expired"),
             }
         }
+    }
+
+    /// Of the worst certificate.
+    fn standing(&self) -> Standing {
+        let now = now();
+        self.side.validities().iter().map(|(_, validity)| validity.standing(now)).max().unwrap_or(Standing::Good)
     }
 }
 

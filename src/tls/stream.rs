@@ -107,8 +107,8 @@ impl AsyncRead for TlsStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let is_client_of_ours = matches!(self.inner, tokio_rustls::TlsStream::Server(_));
         match Pin::new(&mut self.inner).poll_read(cx, buf) {
-            // Many clients hang up without a word, and what they say has its own framing. What an app has left out is
-            // missing: an answer may have no other end than this (RFC 9112 §9.8).
+            // Many clients hang up without a word, and what they say mostly has its own framing. What an app has left out
+            // is missing: an answer may have no other end than this (RFC 9112 §9.8).
             Poll::Ready(Err(error)) if is_client_of_ours && error.kind() == io::ErrorKind::UnexpectedEof => {
                 Poll::Ready(Ok(()))
             }

@@ -19,11 +19,12 @@ pub async fn in_turns<F: Future>(
     loop {
         // Never closed.
         let turn = turns.acquire().await.ok();
-        if let Poll::Ready(done) = once(handshake.as_mut()).await {
-            return Some(done);
-        }
+        let first = once(handshake.as_mut()).await;
         // A turn lasts until all others who can go on have gone on.
         tokio::task::yield_now().await;
+        if let Poll::Ready(done) = first {
+            return Some(done);
+        }
         if let Poll::Ready(done) = once(handshake.as_mut()).await {
             return Some(done);
         }
@@ -47,4 +48,74 @@ pub async fn in_turns<F: Future>(
 
 async fn once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::pin;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    /// A handshake that can always go on, for so many steps.
+    async fn steps(turns: Rc<Semaphore>, taken: Rc<Cell<usize>>, mut left: usize) {
+        let handshake = pin!(poll_fn(|cx| {
+            taken.set(taken.get() + 1);
+            left -= 1;
+            cx.waker().wake_by_ref();
+            if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        assert_eq!(in_turns(&turns, handshake, |_| false).await, Some(()));
+    }
+
+    #[tokio::test]
+    async fn a_flood_leaves_everybody_else_their_turns() {
+        const MANY: usize = 200;
+        let (turns, taken) = (Rc::new(Semaphore::new(AT_ONCE)), Rc::new(Cell::new(0)));
+        let local = LocalSet::new();
+        for _ in 0..MANY {
+            local.spawn_local(steps(Rc::clone(&turns), Rc::clone(&taken), 5));
+        }
+        let most = local.run_until(async {
+            let mut most = 0;
+            while taken.get() < MANY * 5 {
+                let before = taken.get();
+                yield_now().await;
+                most = most.max(taken.get() - before);
+            }
+            most
+        });
+        let most = most.await;
+        assert!(most <= 3 * AT_ONCE, "{most} steps while another task waited");
+        assert_eq!(turns.available_permits(), AT_ONCE);
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_ends_when_it_is_told_to() {
+        let (turns, over) = (Semaphore::new(AT_ONCE), Cell::new(false));
+        let waker: Cell<Option<Waker>> = Cell::new(None);
+        let is_over = |cx: &mut Context<'_>| {
+            waker.set(Some(cx.waker().clone()));
+            over.get()
+        };
+        let stuck = pin!(std::future::pending::<()>());
+        let told = async {
+            let waits = loop {
+                // Somebody who has no turn any more has been asked whether it is over.
+                match waker.take() {
+                    Some(waker) => break waker,
+                    None => yield_now().await,
+                }
+            };
+            over.set(true);
+            waits.wake();
+        };
+        let (ended, ()) = tokio::join!(in_turns(&turns, stuck, is_over), told);
+        assert_eq!(ended, None);
+        assert_eq!(turns.available_permits(), AT_ONCE);
+    }
 }

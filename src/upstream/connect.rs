@@ -76,7 +76,7 @@ const BACKLOG_FULL: Duration = Duration::from_millis(10);
 /// A listener that is being closed resets what is in its queue; after this it refuses, or its successor accepts.
 pub const DYING: Duration = Duration::from_millis(20);
 /// Handshakes in a row that end like that before it is taken for the app's answer.
-const DEATHS: u32 = 10;
+const DEATHS: u32 = 3;
 
 /// Connects to an upstream; names are resolved anew on every dial, off the worker's thread. Where TLS is spoken `offer`
 /// is what is offered by ALPN.

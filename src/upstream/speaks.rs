@@ -87,7 +87,8 @@ pub async fn ask(upstream: &Upstream, known: &Known, life: u64, now: Tick) -> Re
     const GOAWAY: [u8; 17] = [0, 0, 8, FrameHead::GOAWAY, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut stream = dial(upstream, Offer::Either).await?;
     if let Some(tls) = stream.tls() {
-        let answer = if tls.alpn() == Some(b"h2") { Answer::Settings } else { Answer::Other };
+        // Nobody dials it by the way to see whether it is still the same app, so a "no" does not hold for ever.
+        let answer = if tls.alpn() == Some(b"h2") { Answer::Settings } else { Answer::End };
         return Ok(known.learn(answer, life, now));
     }
     let answer = timeout(ANSWER, async {

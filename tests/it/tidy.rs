@@ -168,7 +168,7 @@ fn the_metrics_page_has_the_table() {
             None => "–".to_owned(),
             Some((name, _)) if row.name == "ebbtide_build_info" => format!("`{name}`"),
             Some(("path", [])) => "`path`: as configured".to_owned(),
-            Some((name, [])) => format!("`{name}`: name of an inbound listener"),
+            Some((name, [])) => format!("`{name}`: name of a listener"),
             Some((name, values)) => format!("`{name}`: `{}`", values.join("`, `")),
         };
         let label = match row.outer {

@@ -67,6 +67,17 @@ impl Relay {
         self.upstream.no_farewell();
     }
 
+    /// One side broke: the other one must not take what it got for the whole, unless it is.
+    pub fn cut_off_what_is_missing(&mut self) {
+        let is_whole = |direction: &Direction| direction.is_done() && !direction.is_broken();
+        if !is_whole(&self.down) {
+            self.downstream.no_farewell();
+        }
+        if !is_whole(&self.up) {
+            self.upstream.no_farewell();
+        }
+    }
+
     /// The downstream side.
     pub const fn downstream(&self) -> &Side {
         &self.downstream
