@@ -79,7 +79,7 @@ pub(super) async fn assert_ends_well(raw: &mut Raw, what: &str) {
 #[tokio::test]
 async fn idle_connections_are_closed_with_a_close_notify() {
     let stage = Stage::start(AppOptions::default(), DRAINS).await;
-    let mut held = Vec::new();
+    let (mut held, mut streams) = (Vec::new(), Vec::new());
     for versions in BOTH {
         let target = stage.target(versions);
         for first in [None, Some(Request::get("/"))] {
@@ -88,15 +88,15 @@ async fn idle_connections_are_closed_with_a_close_notify() {
         let mut raw = RawH2::open(&target).await.unwrap();
         let stream = raw.get("/").await.unwrap();
         raw.answer(stream, SOON).await.unwrap();
-        tokio::spawn(async move {
-            assert_eq!(raw.ending(SOON).await, Ending::Fin);
-            assert_eq!(raw.socket().tls_ended(SOON).await, TlsEnd::good());
-        });
+        streams.push(tokio::spawn(async move { (raw.ending(SOON).await, raw.socket().tls_ended(SOON).await) }));
     }
     terminate(&stage.px).await;
     for holder in held {
         let closed = holder.all_closed(SOON).await;
         assert!(closed.iter().all(|one| one.ending == Ending::Fin && one.bytes == 0), "{closed:?}");
+    }
+    for one in streams {
+        assert_eq!(one.await.unwrap(), (Ending::Fin, TlsEnd::good()));
     }
     assert_eq!(stage.px.exit(SOON).await, CLEAN);
 }

@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::BOTH;
 use super::front::{Front, NAME};
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::{Connection, Failure, How, Lane, Load, Plan, Raw, Request};
 use crate::harness::ebbtide::Ebbtide;
 use crate::harness::ebbtide::surface::field;
 use crate::harness::stage::{alone, listener, terminate, tls};
-use crate::harness::tls::{Authority, Leaf, Pair, SecretDir, Target, TlsPlan, Versions};
+use crate::harness::tls::{Authority, Leaf, Pair, SecretDir, Target, TlsPlan};
 use crate::harness::wait::{Mono, eventually_async};
 use crate::harness::{SOON, heavy};
 
@@ -106,7 +107,7 @@ async fn twenty_swaps_disturb_nobody() {
         }
     }
     eprintln!("at most {longest:?} from a swap to the new certificate");
-    assert!(longest < SOON);
+    assert!(longest < Duration::from_secs(5), "2 s are enough where nothing else runs: {longest:?}");
     for load in [whole, mixed] {
         let summary = load.stop().await;
         assert!(summary.total() > SWAPS, "{}", summary.total());
@@ -266,7 +267,7 @@ async fn all_listeners_have_the_new_one_and_tell_until_when_during_a_hold_too() 
         for name in names {
             let address = front.px.address(name).await;
             let plan = front.plan().alpn(&[]).never_resumes();
-            for versions in [Versions::Only12, Versions::Only13] {
+            for versions in BOTH {
                 comes(&plan.clone().versions(versions).to(address), &pair, before.serial).await;
             }
         }
