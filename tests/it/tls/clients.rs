@@ -1,6 +1,7 @@
 //! Owns clients' certificates: whose are good, who may come, and what the app is told of them.
 
 use super::front::{Front, seen_by_app, values};
+use super::{BOTH, UNKNOWN_CA};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::{Ending, Failure, Raw, Request};
@@ -10,14 +11,12 @@ use crate::harness::tls::{Authority, Leaf, Pair, SecretDir, Target, Versions, al
 
 const UNSUPPORTED_CERTIFICATE: u8 = 43;
 const CERTIFICATE_EXPIRED: u8 = 45;
-const UNKNOWN_CA: u8 = 48;
 const ACCESS_DENIED: u8 = 49;
 const CERTIFICATE_REQUIRED: u8 = 116;
 
 const SPIFFE: &str = "spiffe://x/ns/a/sa/b";
 const FORGED: (&str, &str) = ("X-Forwarded-Client-Cert", "Subject=\"CN=root\"");
 const CERT: &str = "x-forwarded-client-cert";
-const BOTH: [Versions; 2] = [Versions::Only12, Versions::Only13];
 
 /// Clients' authority, and the folder where it stands.
 fn clients() -> (Authority, SecretDir) {

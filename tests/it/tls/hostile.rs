@@ -8,6 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::BOTH;
 use super::front::{Front, NAME};
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::{Connection, Ending, Failure, Load, Plan, Raw, Request, send};
@@ -46,7 +47,7 @@ async fn a_flood_of_handshakes_leaves_everybody_else_their_time() {
     load.has_done(50, SOON).await;
     let done = load.so_far().ok();
 
-    let hellos: Arc<[Vec<u8>]> = [Versions::Only12, Versions::Only13]
+    let hellos: Arc<[Vec<u8>]> = BOTH
         .map(|one| front.plan().versions(one).to(front.address))
         .map(|target| target.client_hello(alpn::HTTP1))
         .into();
@@ -114,7 +115,7 @@ async fn a_handshake_that_takes_too_long_ends_and_harms_nobody() {
     let load = Load::start(Plan::mixed(front.target(), 50.0));
     load.has_done(10, SOON).await;
     let mut clients = JoinSet::new();
-    for versions in [Versions::Only12, Versions::Only13] {
+    for versions in BOTH {
         let hello = front.plan().versions(versions).to(front.address).client_hello(alpn::HTTP1);
         // Cut at the type, in the header of the record, in the middle, before the last byte, and behind all of it.
         for cut in [1, 3, hello.len() / 2, hello.len() - 1, hello.len()] {
@@ -259,7 +260,7 @@ async fn tls_on_a_port_without_it_is_told_so_unless_bytes_are_bytes() {
     let lines = listener("web", &web.upstream(), "") + &listener("db", &db.upstream().replace("tls:", "tcp:"), "");
     let (px, address) = serving(listeners(LONG, &lines)).await;
     let plan = TlsPlan::new(ca.pem(), NAME);
-    for versions in [Versions::Only12, Versions::Only13, Versions::Both] {
+    for versions in [BOTH[0], BOTH[1], Versions::Both] {
         let target = plan.clone().versions(versions).to(address);
         assert_eq!(Raw::connect(&target).await.unwrap_err(), Failure::Alert(HANDSHAKE_FAILURE));
         assert_eq!(RawH2::connect(&target).await.unwrap_err(), Failure::Alert(HANDSHAKE_FAILURE));
@@ -272,7 +273,7 @@ async fn tls_on_a_port_without_it_is_told_so_unless_bytes_are_bytes() {
     px.metric_becomes("ebbtide_connections_rejected_total", &reason, SOON, |n| n == 9.0).await;
     assert_eq!(send(address, &Request::get("/"), SOON).await.unwrap().status, 200, "plaintext is as ever");
 
-    for versions in [Versions::Only12, Versions::Only13] {
+    for versions in BOTH {
         let target = plan.clone().versions(versions).to(px.address("db").await);
         let mut raw = Raw::speaking(target, alpn::NONE).await.unwrap();
         assert_eq!(raw.socket().peer_serial(), Some(pair.serial));

@@ -33,6 +33,9 @@ const CLEAN: Exit = Exit::Code(0);
 /// What ebbtide's certificate is for.
 const NAME: &str = "shop.example";
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+/// The alert for a certificate of an authority that is not trusted.
+const UNKNOWN_CA: u8 = 48;
+/// Each version of TLS by itself.
 const BOTH: [Versions; 2] = [Versions::Only12, Versions::Only13];
 
 /// The mounted Secret with ebbtide's certificate, and whom clients trust.

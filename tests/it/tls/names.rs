@@ -5,6 +5,7 @@ use rustls::ProtocolVersion::{TLSv1_2, TLSv1_3};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::BOTH;
 use super::front::{Front, NAME, seen_by_app, values};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
@@ -57,7 +58,7 @@ async fn the_certificate_follows_the_name_that_is_asked_for() {
         // No name is asked for where there is but an address.
         ("127.0.0.1", &first),
     ] {
-        for versions in [Versions::Only12, Versions::Only13] {
+        for versions in BOTH {
             let target = TlsPlan::new(ca.pem(), name).versions(versions).to(address);
             assert_eq!(serial(target.clone()).await, Some(pair.serial), "{name} {versions:?}");
             assert_eq!(seen_by_app(&target, &[]).await.unwrap().status, 200, "{name} {versions:?}");
@@ -106,7 +107,7 @@ async fn of_two_certificates_for_a_name_a_client_gets_the_one_that_it_understand
     for (secrets, first) in [([&of_rsa, &of_ecdsa], &rsa), ([&of_ecdsa, &of_rsa], &ecdsa)] {
         let lines = listener("web", &options.upstream(), &several(&secrets, ""));
         let (_px, address) = serving(listeners(LONG, &lines)).await;
-        for versions in [Versions::Only12, Versions::Only13] {
+        for versions in BOTH {
             let target = TlsPlan::new(ca.pem(), NAME).versions(versions).to(address);
             assert_eq!(serial(target.clone()).await, Some(first.serial), "who understands both gets the first");
             assert_eq!(seen_by_app(&target, &[]).await.unwrap().status, 200);

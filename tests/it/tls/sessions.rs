@@ -2,15 +2,13 @@
 
 use super::front::{Front, NAME, seen_by_app, values};
 use super::reload::{comes, has_reloaded, reloads, served};
+use super::{BOTH, UNKNOWN_CA};
 use crate::harness::SOON;
 use crate::harness::app::AppOptions;
 use crate::harness::client::{Connection, Failure, Raw, Request, send};
 use crate::harness::stage::{LONG, alone, listener, listeners, serving, tls};
-use crate::harness::tls::{Authority, Pair, SecretDir, Target, TlsServer, Versions};
+use crate::harness::tls::{Authority, Pair, SecretDir, Target, TlsServer};
 use crate::harness::wait::eventually_async;
-
-const UNKNOWN_CA: u8 = 48;
-const BOTH: [Versions; 2] = [Versions::Only12, Versions::Only13];
 
 /// A connection with one answer, after which a client has what it needs to resume; whether this one was resumed.
 async fn resumed(target: &Target) -> Result<bool, Failure> {
