@@ -8,6 +8,7 @@ mod front;
 mod handshakes;
 mod hostile;
 mod names;
+mod records;
 mod reload;
 mod sessions;
 mod starts;

@@ -1,6 +1,6 @@
 //! Owns a connected socket as clients and the app use it, with TLS on it or without, and the judgement of its end.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -141,6 +141,32 @@ impl Socket {
     pub(crate) fn refresh_keys(&self) {
         let mut session = self.session().expect("TLS");
         session.tls.refresh_traffic_keys().expect("TLS 1.3");
+    }
+
+    // --- records that are cut ---
+
+    /// These bytes as they stand on the wire; they must be written before anything else is.
+    pub(crate) fn encrypt(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut session = self.session().expect("TLS");
+        session.tls.writer().write_all(bytes).expect("memory takes everything");
+        let mut wire = Vec::new();
+        while session.tls.wants_write() {
+            session.tls.write_tls(&mut wire).expect("memory takes everything");
+        }
+        wire
+    }
+
+    /// Some of what [`Self::encrypt`] gave.
+    pub(crate) async fn write_encrypted(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.0.tcp.writable().await?;
+            match self.0.tcp.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// FIN alone, whatever TLS would say.
