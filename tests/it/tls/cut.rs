@@ -2,17 +2,19 @@
 //! keeps nobody.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::closing::{Hand, SHORT, assert_ends_well};
-use super::{BOTH, CLEAN, MILLIS, Stage};
+use super::upstream::AppCa;
+use super::{BOTH, CLEAN, MILLIS, Site, Stage};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::{Ending, Raw};
-use crate::harness::stage::{self, DRAINS, LONG, alone, front, terminate};
+use crate::harness::stage::{self, DRAINS, LONG, alone, front, listener, listeners, serving, terminate, tls};
 use crate::harness::tls::{TlsEnd, alpn};
 
 /// Connections that were cut in the middle of an answer.
@@ -146,6 +148,54 @@ async fn a_full_window_of_a_tcp_connection_keeps_no_process() {
         assert!(!raw.socket().tls_ended(SOON).await.close_notify, "bytes are missing, and it looks whole");
     }
     assert_eq!(stage.px.report(SOON).await["forced"]["tunnel"], 2);
+}
+
+/// Nobody who can tell may take for the whole what the last moment has cut, however well he reads.
+#[tokio::test]
+async fn a_stream_of_bytes_that_is_cut_looks_whole_to_nobody() {
+    let endless = Flow::Bursts { bytes: 64 * 1024, every: Duration::ZERO };
+    let stage = Stage::start(AppOptions::default().tcp(endless), SHORT).await;
+    let mut reading = JoinSet::new();
+    for versions in BOTH {
+        let mut raw = Raw::speaking(stage.target(versions), alpn::NONE).await.unwrap();
+        raw.read_exactly(10, SOON).await.unwrap();
+        reading.spawn(async move { raw.socket().tls_ended(SOON).await });
+    }
+    terminate(&stage.px).await;
+    for end in reading.join_all().await {
+        assert_eq!(end, TlsEnd { close_notify: false, ..TlsEnd::good() });
+    }
+    assert_eq!(stage.px.report_at_exit(SOON).await["forced"], serde_json::json!({"tunnel": 2}));
+}
+
+/// The same upwards.
+#[tokio::test]
+async fn an_upload_that_is_cut_looks_whole_to_no_app() {
+    let (site, ca) = (Site::new(), AppCa::new());
+    let reads = Flow::ReplyAfterEnd { after: Duration::ZERO, bytes: 10 };
+    let (app, options, _dir) = alone(AppOptions::default().tcp(reads).tls(ca.server())).await;
+    let to = options.upstream();
+    let lines = listener("db", &to, &ca.named()) + &listener("safe", &to, &(tls(&site.secret, "") + &ca.named()));
+    let (px, address) = serving(listeners(SHORT, &lines)).await;
+    let safe = px.address("safe").await;
+    let mut writing = JoinSet::new();
+    for target in [address.into(), site.target(BOTH[0], safe), site.target(BOTH[1], safe)] {
+        let mut raw = Raw::speaking(target, alpn::NONE).await.unwrap();
+        raw.send("begun").await.unwrap();
+        writing.spawn(async move {
+            while raw.send([b'x'; 64 * 1024]).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    app.journal.wait("tls", 3, SOON).await;
+    terminate(&px).await;
+    let ends = app.journal.wait("tls_end", 3, SOON).await;
+    assert!(ends.iter().all(|one| one.get("notify") == "false"), "{ends:?}");
+    let received = app.journal.lines("received");
+    assert!(received.iter().all(|one| one.get("how") != "fin"), "{received:?}");
+    assert_eq!(px.report_at_exit(SOON).await["forced"], serde_json::json!({"tunnel": 3}));
+    writing.join_all().await;
 }
 
 /// How much the kernel keeps for a reader that stands still.

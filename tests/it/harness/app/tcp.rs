@@ -59,6 +59,8 @@ impl Received {
     async fn read(&mut self, reader: &mut (impl AsyncRead + Unpin), mut back: Option<&mut (impl AsyncWrite + Unpin)>) {
         let mut buffer = vec![0; 16 * 1024];
         loop {
+            // Nothing else makes a reader give way whose bytes are always there already.
+            tokio::task::coop::consume_budget().await;
             match reader.read(&mut buffer).await {
                 Ok(0) => return self.how = "fin",
                 Ok(read) => {
