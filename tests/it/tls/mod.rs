@@ -5,6 +5,7 @@ mod closing;
 mod cut;
 mod deletion;
 mod front;
+mod gone;
 mod handshakes;
 mod hostile;
 mod names;
