@@ -78,3 +78,32 @@ async fn a_client_that_vanishes_while_the_app_is_slow_leaves_no_whole_upload() {
         assert_cut(&app.journal, before + targets.len(), &format!("of at most {most} bytes")).await;
     }
 }
+
+/// What the app says meanwhile meets nobody, and that is noticed before the client's end is read.
+#[tokio::test]
+async fn a_client_that_vanishes_while_the_app_speaks_leaves_no_whole_upload() {
+    let (site, ca) = (Site::new(), AppCa::new());
+    let speaks = Flow::Bursts { bytes: 100, every: MILLIS(5) };
+    let (app, options, _dir) = alone(AppOptions::default().tcp(speaks).tls(ca.server())).await;
+    let (px, targets) = listens(&site, &ca, &options.upstream()).await;
+    // Little and much waits to be passed on.
+    for (round, most) in [1, 200_000_000].into_iter().enumerate() {
+        let all = (round + 1) * targets.len();
+        let mut raws = Vec::new();
+        for target in &targets {
+            let mut raw = Raw::speaking(target, alpn::NONE).await.unwrap();
+            raw.send("begun").await.unwrap();
+            raw.read_exactly(10, SOON).await.unwrap();
+            raws.push(raw);
+        }
+        px.process.stop().await;
+        for raw in &mut raws {
+            upload(raw, most).await;
+        }
+        // So that the app has spoken again, which proves more than silence would.
+        tokio::time::sleep(MILLIS(100)).await;
+        raws.into_iter().for_each(Raw::reset);
+        px.signal(Signal::CONT);
+        assert_cut(&app.journal, all, &format!("of at most {most} bytes")).await;
+    }
+}
