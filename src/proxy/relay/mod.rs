@@ -92,6 +92,10 @@ impl Relay {
     pub fn poll(&mut self, gear: &Gear, cx: &mut Context<'_>) -> Poll<Flow> {
         // In this order what the client says last is known to be last: no answer to it can have been read.
         let down = self.down.poll(&mut self.upstream, &mut self.downstream, gear, cx);
+        if self.down.is_target_gone() && self.up.is_opaque() {
+            // The write has taken the error: to our reading a reset would look like an end.
+            self.upstream.no_farewell();
+        }
         let up = self.up.poll(&mut self.downstream, &mut self.upstream, gear, cx);
         let opaque = self.up.is_opaque();
         match (down, up) {
