@@ -31,10 +31,10 @@ use crate::{control, system};
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// One or more sockets could not be bound; one line each.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", lines(.0))]
     Bind(Vec<BindError>),
     /// The files of one or more listeners can't be used; one line each.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", lines(.0))]
     Tls(Vec<reload::ListenerError>),
     /// The control socket could not be bound.
     #[error(transparent)]
@@ -70,6 +70,10 @@ const LAST_ANSWERS: Duration = Duration::from_millis(600);
 
 /// Workers get this long to start.
 const WORKERS_START: Duration = Duration::from_secs(10);
+
+fn lines(errors: &[impl ToString]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
 
 /// Runs ebbtide until it has drained.
 ///

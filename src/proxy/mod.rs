@@ -230,11 +230,21 @@ fn finish_uploads(conn: &Conn, at_once: bool) {
 }
 
 async fn head_timeout(io: Io, conn: &Conn) {
-    let worker = conn.worker();
-    if worker.snapshot().phase > Phase::Holding {
-        worker.count_forced(Forced::RequestHead);
-    } else {
+    count_late_head(conn.worker());
+    response::write_and_close(io, conn, response::HEAD_TIMEOUT).await;
+}
+
+fn count_late_head(worker: &Worker) {
+    if !is_cut_by_drain(worker) {
         worker.metrics.rejected.add(Reject::HeaderTimeout as usize);
     }
-    response::write_and_close(io, conn, response::HEAD_TIMEOUT).await;
+}
+
+/// What has begun and not come in time is late by the drain's end, and by no fault of the client's; that is counted here.
+fn is_cut_by_drain(worker: &Worker) -> bool {
+    let is_cut = worker.snapshot().phase > Phase::Holding;
+    if is_cut {
+        worker.count_forced(Forced::RequestHead);
+    }
+    is_cut
 }

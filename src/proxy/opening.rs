@@ -9,16 +9,15 @@ use bytes::Bytes;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Inbound, response};
+use super::{Inbound, is_cut_by_drain, response};
 use crate::config::Protocol;
 use crate::detect::proxy_header::{self, ProxyHeader};
 use crate::detect::{Detected, detect};
-use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Conn, Doing};
 use crate::listener::idle::{Woken, asks_to_end, idle};
 use crate::listener::io::Io;
 use crate::listener::linger::linger;
-use crate::telemetry::metrics::{Forced, Handshake, Notice, Reject};
+use crate::telemetry::metrics::{Handshake, Notice, Reject};
 use crate::tls::identity::{self, Identity};
 use crate::tls::stream::{TlsStream, Wire};
 use crate::tls::turns::in_turns;
@@ -30,6 +29,9 @@ enum Unserved {
     Idle,
     Rejected(Reject, String),
 }
+
+const NO_HEADER: &str = "no PROXY protocol header came";
+const NO_HANDSHAKE: &str = "no handshake in time";
 
 /// A connection begins with something else than what it is for.
 pub fn is_needed(conn: &Conn, inbound: &Inbound) -> bool {
@@ -45,20 +47,18 @@ pub async fn open(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Option<
         return None;
     }
     let Some(tls) = &inbound.tls else { return Some(io) };
-    let end = match idle(&mut io, conn, |_| true).await {
-        Woken::Bytes(first) if detect(&first) == Detected::Tls => {
+    let end = match first(&mut io, conn, |_| true, (Reject::TlsTimeout, NO_HANDSHAKE)).await {
+        Ok(first) if detect(&first) == Detected::Tls => {
             let config = Arc::clone(&tls.borrow());
             return handshake(io, first, config, conn, inbound).await;
         }
-        Woken::Bytes(_) => {
+        Ok(_) => {
             if inbound.config.protocol == Protocol::Http {
                 io.transport_mut().write_now(response::NOT_TLS);
             }
             Unserved::Rejected(Reject::NotTls, "the client does not speak TLS".into())
         }
-        Woken::Eof => Unserved::Gone,
-        Woken::Close => Unserved::Idle,
-        Woken::HeadTimeout => Unserved::Rejected(Reject::TlsTimeout, "no handshake in time".into()),
+        Err(end) => end,
     };
     end_unserved(end, io, conn, inbound).await;
     None
@@ -82,18 +82,27 @@ fn expects_proxy_header(conn: &Conn, inbound: &Inbound) -> bool {
     }
 }
 
+/// `enough` of the first bytes, or why they have not come; `late` if they have begun.
+async fn first(
+    io: &mut Io,
+    conn: &Rc<Conn>,
+    enough: impl Fn(&[u8]) -> bool,
+    late: (Reject, &str),
+) -> Result<Bytes, Unserved> {
+    match idle(io, conn, enough).await {
+        Woken::Bytes(bytes) => Ok(bytes),
+        Woken::Eof => Err(Unserved::Gone),
+        Woken::Close => Err(Unserved::Idle),
+        Woken::HeadTimeout => Err(Unserved::Rejected(late.0, late.1.to_owned())),
+    }
+}
+
 /// The header that a balancer puts first; everything behind it is put back.
 async fn proxy_header(io: &mut Io, conn: &Rc<Conn>) -> Result<(), Unserved> {
     let enough = |bytes: &[u8]| proxy_header::parse(bytes) != ProxyHeader::Incomplete;
-    let missing = || "no PROXY protocol header came".to_owned();
-    let mut bytes = match idle(io, conn, enough).await {
-        Woken::Bytes(bytes) => bytes,
-        Woken::Eof => return Err(Unserved::Gone),
-        Woken::Close => return Err(Unserved::Idle),
-        Woken::HeadTimeout => return Err(Unserved::Rejected(Reject::HeaderTimeout, missing())),
-    };
+    let mut bytes = first(io, conn, enough, (Reject::HeaderTimeout, NO_HEADER)).await?;
     let ProxyHeader::Whole(length, client) = proxy_header::parse(&bytes) else {
-        return Err(Unserved::Rejected(Reject::ProxyHeader, missing()));
+        return Err(Unserved::Rejected(Reject::ProxyHeader, NO_HEADER.into()));
     };
     if let Some(client) = client {
         conn.client.set(client);
@@ -121,11 +130,8 @@ async fn handshake(
     };
     let Some(accepted) = in_turns(&worker.handshake_turns, accepting, is_over).await else {
         worker.metrics.tls_handshakes.add(Handshake::Failed as usize);
-        if worker.snapshot().phase > Phase::Holding {
-            // The drain's end, and no fault of the client's.
-            worker.count_forced(Forced::RequestHead);
-        } else {
-            count(Reject::TlsTimeout, "no handshake in time", conn, inbound);
+        if !is_cut_by_drain(worker) {
+            count(Reject::TlsTimeout, NO_HANDSHAKE, conn, inbound);
         }
         return None;
     };

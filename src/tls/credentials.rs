@@ -76,7 +76,7 @@ impl Credentials {
     /// # Errors
     /// If one can't be read, is no PEM, or they don't belong together.
     pub fn load(files: &CertificateFiles) -> Result<Self, Vec<FileError>> {
-        let (chain_path, key_path) = paths_of(files);
+        let [chain_path, key_path] = at_this_moment(files);
         let chain = chain(&chain_path);
         let ((chain, validity), key) = match (chain, private_key(&key_path)) {
             (Ok(chain), Ok(key)) => (chain, key),
@@ -105,15 +105,22 @@ impl Credentials {
     }
 }
 
-/// Both paths, where a mounted Secret's link leads at this moment.
-fn paths_of(files: &CertificateFiles) -> (PathBuf, PathBuf) {
+/// Chain and key. Their change may bring other credentials.
+pub fn paths(files: &CertificateFiles) -> [PathBuf; 2] {
     match files {
-        CertificateFiles::Pair { chain, key } => (chain.clone(), key.clone()),
-        CertificateFiles::Folder(folder) => {
-            let folder = std::fs::canonicalize(folder.join("..data")).unwrap_or_else(|_| folder.clone());
-            (folder.join("tls.crt"), folder.join("tls.key"))
-        }
+        CertificateFiles::Pair { chain, key } => [chain.clone(), key.clone()],
+        CertificateFiles::Folder(folder) => [folder.join("tls.crt"), folder.join("tls.key")],
     }
+}
+
+/// The same where a mounted Secret's link leads now.
+fn at_this_moment(files: &CertificateFiles) -> [PathBuf; 2] {
+    if let CertificateFiles::Folder(folder) = files
+        && let Ok(data) = std::fs::canonicalize(folder.join("..data"))
+    {
+        return paths(&CertificateFiles::Folder(data));
+    }
+    paths(files)
 }
 
 // === impl Validity ===
@@ -133,14 +140,6 @@ impl Validity {
         } else {
             Standing::Good
         }
-    }
-}
-
-/// The files whose change may bring other credentials.
-pub fn watched(files: &CertificateFiles) -> [PathBuf; 2] {
-    match files {
-        CertificateFiles::Pair { chain, key } => [chain.clone(), key.clone()],
-        CertificateFiles::Folder(folder) => [folder.join("tls.crt"), folder.join("tls.key")],
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::client::{self, ClientTls};
-use super::credentials::{FileError, Standing, Validity, watched};
+use super::credentials::{FileError, Standing, Validity, paths};
 use super::server::{self, Served};
 use crate::config::{CertificateFiles, ListenerConfig, Protocol, ServerTlsConfig, UpstreamTlsConfig};
 use crate::telemetry::logging::chain;
@@ -140,11 +140,11 @@ fn now() -> i64 {
 impl Files {
     fn of_server(tls: &ServerTlsConfig) -> Self {
         let ca = tls.clients.iter().map(|clients| clients.ca.clone());
-        Self::seen_now(tls.certificates.iter().flat_map(watched).chain(ca).collect())
+        Self::seen_now(tls.certificates.iter().flat_map(paths).chain(ca).collect())
     }
 
     fn of_upstream(tls: &UpstreamTlsConfig) -> Self {
-        Self::seen_now(tls.certificate.iter().flat_map(watched).chain(tls.ca.clone()).collect())
+        Self::seen_now(tls.certificate.iter().flat_map(paths).chain(tls.ca.clone()).collect())
     }
 
     fn seen_now(paths: Vec<PathBuf>) -> Self {

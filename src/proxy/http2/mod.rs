@@ -15,12 +15,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use self::io::LentIo;
-use super::{Inbound, Served, finish_uploads, forward};
+use super::{Inbound, Served, count_late_head, finish_uploads, forward};
 use crate::detect::frames::FrameHead;
-use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Ask, Conn};
 use crate::listener::io::Io;
-use crate::telemetry::metrics::{Forced, Notice, Reject};
+use crate::telemetry::metrics::{Notice, Reject};
 use crate::worker::Local;
 
 /// Streams that a client may have open at once.
@@ -116,11 +115,7 @@ async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served
     let Some(mut io) = returned.take() else { return Served::Gone };
     match stop {
         Stop::HeadTimeout => {
-            if worker.snapshot().phase > Phase::Holding {
-                worker.count_forced(Forced::RequestHead);
-            } else {
-                worker.metrics.rejected.add(Reject::HeaderTimeout as usize);
-            }
+            count_late_head(worker);
             Served::Close(io)
         }
         Stop::Flood => {

@@ -243,18 +243,20 @@ impl Metrics {
     /// Until when a listener's certificate is good, Unix time in seconds.
     pub fn set_certificate_expiry(&self, listener: &str, path: &str, at: f64) {
         let labels = vec![Label::new("listener", listener.to_owned()), Label::new("path", path.to_owned())];
-        let key = Key::from_parts("ebbtide_tls_certificate_expiry_timestamp_seconds", labels);
-        self.recorder.register_gauge(&key, &METADATA).set(at);
+        self.set_gauge("ebbtide_tls_certificate_expiry_timestamp_seconds", labels, at);
     }
 
     /// Whether changed certificate files of a listener wait to be usable.
     pub fn set_files_refused(&self, listener: &str, refused: bool) {
-        let key = Key::from_parts("ebbtide_tls_files_refused", vec![Label::new("listener", listener.to_owned())]);
-        self.recorder.register_gauge(&key, &METADATA).set(f64::from(u8::from(refused)));
+        let labels = vec![Label::new("listener", listener.to_owned())];
+        self.set_gauge("ebbtide_tls_files_refused", labels, f64::from(u8::from(refused)));
     }
 
     fn set(&self, name: &'static str, label: Option<(&'static str, &'static str)>, value: f64) {
-        let labels: Vec<Label> = label.map(|(key, value)| Label::new(key, value)).into_iter().collect();
+        self.set_gauge(name, label.map(|(key, value)| Label::new(key, value)).into_iter().collect(), value);
+    }
+
+    fn set_gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
     }
 }

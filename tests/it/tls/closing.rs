@@ -156,6 +156,19 @@ async fn both_ends_of_a_websocket_session_say_close_notify() {
     assert_eq!(stage.px.exit(SOON).await, CLEAN);
 }
 
+/// All bytes come both ways, whoever ends first, and each half ends well.
+pub(super) async fn assert_both_halves(raw: &mut Raw, server_ends_first: bool, sent: &[u8], reply: &[u8]) {
+    if server_ends_first {
+        assert_eq!(raw.ending(SOON).await, (reply.to_vec(), Ending::Fin));
+    }
+    raw.send(sent).await.unwrap();
+    raw.half_close().await.unwrap();
+    if !server_ends_first {
+        let (came, ending) = raw.ending(SOON).await;
+        assert_eq!((came == reply, ending), (true, Ending::Fin), "{} bytes came", came.len());
+    }
+}
+
 /// C75 inside TLS: each `close_notify` is passed on as a FIN, each FIN as a `close_notify`, and the other direction goes on.
 #[tokio::test]
 async fn either_half_of_a_tcp_connection_may_end_first() {
@@ -169,15 +182,7 @@ async fn either_half_of_a_tcp_connection_may_end_first() {
         let stage = Stage::start(AppOptions::default().tcp(flow), LONG).await;
         for versions in BOTH {
             let mut raw = Raw::speaking(stage.target(versions), alpn::NONE).await.unwrap();
-            if server_ends_first {
-                assert_eq!(raw.ending(SOON).await, (reply.clone(), Ending::Fin));
-            }
-            raw.send(&sent).await.unwrap();
-            raw.half_close().await.unwrap();
-            if !server_ends_first {
-                let (came, ending) = raw.ending(SOON).await;
-                assert_eq!((came == reply, ending), (true, Ending::Fin), "{} bytes came", came.len());
-            }
+            assert_both_halves(&mut raw, server_ends_first, &sent, &reply).await;
             assert_eq!(raw.socket().tls_ended(SOON).await, TlsEnd::good());
         }
         eventually("two whole uploads at the app", SOON, || {

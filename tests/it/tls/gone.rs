@@ -2,15 +2,15 @@
 
 use rustix::process::Signal;
 
+use super::tunnels::listens;
 use super::upstream::AppCa;
-use super::{BOTH, MILLIS, Site};
+use super::{MILLIS, Site};
 use crate::harness::SOON;
 use crate::harness::app::journal::Journal;
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::Raw;
-use crate::harness::ebbtide::Ebbtide;
-use crate::harness::stage::{LONG, alone, listener, listeners, serving, tls};
-use crate::harness::tls::{Target, alpn};
+use crate::harness::stage::alone;
+use crate::harness::tls::alpn;
 
 /// As much as there is room for on the way, and at most so many bytes.
 async fn upload(raw: &mut Raw, most: usize) -> usize {
@@ -25,18 +25,6 @@ async fn upload(raw: &mut Raw, most: usize) -> usize {
         sent += PIECE;
     }
     sent
-}
-
-/// Plaintext and TLS inbound, and outbound.
-async fn listens(site: &Site, ca: &AppCa, to: &str) -> (Ebbtide, [Target; 4]) {
-    let lines = [
-        listener("db", to, &ca.named()),
-        listener("safe", to, &(tls(&site.secret, "") + &ca.named())),
-        listener("out", to, &format!(", direction: outbound{}", ca.named())),
-    ];
-    let (px, address) = serving(listeners(LONG, &lines.concat())).await;
-    let (safe, out) = (px.address("safe").await, px.address("out").await);
-    (px, [address.into(), out.into(), site.target(BOTH[0], safe), site.target(BOTH[1], safe)])
 }
 
 /// So many uploads have come to an end, and none to a good one.

@@ -1,14 +1,28 @@
 //! Owns `tls://`: bytes inside TLS, towards the app of a TCP listener and out of the pod.
 
+use super::closing::assert_both_halves;
 use super::upstream::{APP, AppCa, assert_farewells};
 use super::{BOTH, Site};
 use crate::harness::SOON;
 use crate::harness::app::{AppOptions, Flow};
 use crate::harness::client::{Ending, Raw};
+use crate::harness::ebbtide::Ebbtide;
 use crate::harness::http::{Sum, pattern};
 use crate::harness::stage::{LONG, alone, listener, listeners, serving, terminate, tls};
-use crate::harness::tls::{Authority, TlsServer, alpn};
+use crate::harness::tls::{Authority, Target, TlsServer, alpn};
 use crate::harness::wait::eventually;
+
+/// Plaintext inbound and outbound, and TLS of both versions inbound.
+pub(super) async fn listens(site: &Site, ca: &AppCa, to: &str) -> (Ebbtide, [Target; 4]) {
+    let lines = [
+        listener("db", to, &ca.named()),
+        listener("safe", to, &(tls(&site.secret, "") + &ca.named())),
+        listener("out", to, &format!(", direction: outbound{}", ca.named())),
+    ];
+    let (px, address) = serving(listeners(LONG, &lines.concat())).await;
+    let (safe, out) = (px.address("safe").await, px.address("out").await);
+    (px, [address.into(), out.into(), site.target(BOTH[0], safe), site.target(BOTH[1], safe)])
+}
 
 /// Plaintext on the one side, TLS on the other; then TLS on both. Each half may end first, before t0 and behind it.
 #[tokio::test]
@@ -20,30 +34,14 @@ async fn bytes_and_both_ends_pass_into_tls() {
     {
         let server_ends_first = matches!(flow, Flow::EndFirst { .. });
         let (app, options, _dir) = alone(AppOptions::default().tcp(flow).tls(ca.server())).await;
-        let to = options.upstream();
-        let lines = [
-            listener("db", &to, &ca.named()),
-            listener("safe", &to, &(tls(&site.secret, "") + &ca.named())),
-            listener("out", &to, &format!(", direction: outbound{}", ca.named())),
-        ];
-        let (px, address) = serving(listeners(LONG, &lines.concat())).await;
-        let (safe, out) = (px.address("safe").await, px.address("out").await);
+        let (px, targets) = listens(&site, &ca, &options.upstream()).await;
         for terminating in [false, true] {
             if terminating {
                 terminate(&px).await;
             }
-            let targets = [address.into(), out.into(), site.target(BOTH[0], safe), site.target(BOTH[1], safe)];
-            for target in targets {
+            for target in &targets {
                 let mut raw = Raw::speaking(target, alpn::NONE).await.unwrap();
-                if server_ends_first {
-                    assert_eq!(raw.ending(SOON).await, (reply.clone(), Ending::Fin));
-                }
-                raw.send(&sent).await.unwrap();
-                raw.half_close().await.unwrap();
-                if !server_ends_first {
-                    let (came, ending) = raw.ending(SOON).await;
-                    assert_eq!((came == reply, ending), (true, Ending::Fin), "{} bytes came", came.len());
-                }
+                assert_both_halves(&mut raw, server_ends_first, &sent, &reply).await;
             }
         }
         eventually("eight whole uploads at the app", SOON, || {
@@ -65,21 +63,10 @@ async fn a_stream_that_ends_without_a_close_notify_is_passed_on_without_one() {
     let (site, ca) = (Site::new(), AppCa::new());
     let sloppy = ca.server().sloppy();
     let (_app, options, _dir) = alone(AppOptions::default().tcp(Flow::EndFirst { bytes: 1000 }).tls(sloppy)).await;
-    let to = options.upstream();
-    let lines = [
-        listener("db", &to, &ca.named()),
-        listener("safe", &to, &(tls(&site.secret, "") + &ca.named())),
-        listener("out", &to, &format!(", direction: outbound{}", ca.named())),
-    ];
-    let (px, address) = serving(listeners(LONG, &lines.concat())).await;
-    let (safe, out) = (px.address("safe").await, px.address("out").await);
-    let targets = [
-        ("inbound", address.into(), Ending::Fin),
-        ("outbound", out.into(), Ending::Fin),
-        ("TLS 1.2", site.target(BOTH[0], safe), Ending::Bare),
-        ("TLS 1.3", site.target(BOTH[1], safe), Ending::Bare),
-    ];
-    for (what, target, expected) in targets {
+    let (_px, targets) = listens(&site, &ca, &options.upstream()).await;
+    let expected =
+        [("inbound", Ending::Fin), ("outbound", Ending::Fin), ("TLS 1.2", Ending::Bare), ("TLS 1.3", Ending::Bare)];
+    for (target, (what, expected)) in targets.into_iter().zip(expected) {
         let mut raw = Raw::speaking(target, alpn::NONE).await.unwrap();
         let (_, ending) = raw.ending(SOON).await;
         assert_eq!(ending, expected, "{what}");
