@@ -6,6 +6,7 @@ pub mod listener;
 pub mod detect;
 pub mod proxy;
 pub mod upstream;
+pub mod k8s;
 pub mod lifecycle;
 pub mod worker;
 pub mod admin;

@@ -3,6 +3,7 @@
 pub mod run;
 pub mod control;
 pub mod config;
+pub mod manifests;
 
 use std::process::ExitCode;
 

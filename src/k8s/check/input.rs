@@ -1,0 +1,111 @@
+//! What the rules look at.
+
+use std::fmt;
+use std::str::FromStr;
+
+use k8s_openapi::api::core::v1::Service;
+
+use crate::k8s::document::{Document, Fault};
+use crate::k8s::object::{Object, decode};
+use crate::k8s::workload::Workload;
+
+/// Everything that was given to one call.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The documents of all files.
+    pub documents: &'a [Document],
+    /// The objects in them.
+    pub objects: &'a [Object],
+    /// Those that have pods.
+    pub workloads: Vec<Workload<'a>>,
+    /// The Services.
+    pub services: Vec<(&'a Object, Service)>,
+    /// What the caller says of the cluster.
+    pub options: &'a Options,
+}
+
+/// What the manifests can't tell.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Version of the cluster.
+    pub kube_version: Option<KubeVersion>,
+    /// Where the nodes come from.
+    pub platform: Option<Platform>,
+    /// Where kinds that are not known keep their pod template.
+    pub template_path: Option<String>,
+}
+
+/// `1.29`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubeVersion {
+    /// The second number; the first is always 1.
+    pub minor: u32,
+}
+
+/// Where nodes end whether or not their pods have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Platform {
+    /// Nodes that stay until they are drained.
+    Standard,
+    /// Spot instances that get two minutes' notice.
+    Spot,
+    /// Preemptible machines that get thirty seconds or less.
+    Preemptible,
+}
+
+// === impl Input ===
+
+impl<'a> Input<'a> {
+    pub(super) fn new(documents: &'a [Document], objects: &'a [Object], options: &'a Options) -> Result<Self, Fault> {
+        let mut workloads = Vec::new();
+        let mut services = Vec::new();
+        for object in objects {
+            workloads.extend(Workload::of(object, documents, options.template_path.as_deref())?);
+            if object.is("", "Service") {
+                services.push((object, typed(object, documents)?));
+            }
+        }
+        Ok(Self { documents, objects, workloads, services, options })
+    }
+
+    /// The Services that send to a workload's pods.
+    pub fn services_of<'s>(&'s self, workload: &'s Workload<'_>) -> impl Iterator<Item = &'s (&'a Object, Service)> {
+        self.services.iter().filter(|(object, service)| {
+            let selector = service.spec.iter().filter_map(|spec| spec.selector.as_ref()).flatten();
+            object.namespace == workload.object.namespace && workload.is_selected(selector)
+        })
+    }
+
+    /// The objects of a kind, as types.
+    ///
+    /// # Errors
+    /// None: what does not fit the type is left out, it is no business of these rules.
+    pub fn all<T: serde::de::DeserializeOwned>(&self, group: &str, kind: &str) -> Vec<(&'a Object, T)> {
+        let objects = self.objects.iter().filter(|object| object.is(group, kind));
+        objects.filter_map(|object| Some((object, decode(&object.value).ok()?))).collect()
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(object: &Object, documents: &[Document]) -> Result<T, Fault> {
+    decode(&object.value).map_err(|(path, reason)| {
+        object.fault(&documents[object.document], &path, format!("{}: {reason}", object.title()))
+    })
+}
+
+// === impl KubeVersion ===
+
+impl FromStr for KubeVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix('v').unwrap_or(text).strip_prefix("1.");
+        let minor = rest.and_then(|rest| rest.split(['.', '-', '+']).next()?.parse().ok());
+        minor.map(|minor| Self { minor }).ok_or_else(|| format!("{text:?} is no version like 1.31 or v1.31.4"))
+    }
+}
+
+impl fmt::Display for KubeVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1.{}", self.minor)
+    }
+}
