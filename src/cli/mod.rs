@@ -1,9 +1,10 @@
-//! The command line: run, drain, status, config, demo.
+//! The command line: run, drain, status, config, inject, demo.
 
 pub mod run;
 pub mod control;
 pub mod config;
 pub mod manifests;
+pub mod inject;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,9 @@ enum Command {
     /// Check configuration files, show the settings in force
     #[command(subcommand, after_help = config::EXAMPLES)]
     Config(config::Command),
+    /// Put ebbtide into manifests: Deployments, StatefulSets, Jobs, Pods and the like, and the Services before them
+    #[command(after_help = inject::EXAMPLES)]
+    Inject(inject::Command),
     /// Play a pod deletion twice, without ebbtide and with it, and count what is lost
     Demo(demo::Options),
     /// The demo's app
@@ -58,7 +62,9 @@ Exit codes: 0 done (a drain that had to cut something too), 1 could not do it, 2
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
-    let command = Cli::command().mut_subcommand("run", |run| run.args(crate::config::clap_args()));
+    let command = Cli::command()
+        .mut_subcommand("run", |run| run.args(crate::config::clap_args()))
+        .mut_subcommand("inject", |inject| inject.args(crate::k8s::inject::clap_args()));
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
@@ -82,6 +88,10 @@ pub fn main() -> ExitCode {
         Command::Drain(options) => control::drain(&options),
         Command::Status(options) => control::status(&options),
         Command::Config(command) => config::run(&command),
+        Command::Inject(command) => {
+            let flags = matches.subcommand_matches("inject").map(crate::k8s::inject::flags_from).unwrap_or_default();
+            inject::run(&command, flags)
+        }
         Command::Demo(options) => play_demo(&options),
         Command::DemoApp { listen, raw } => finish(demo::app_main(listen, raw)),
     }

@@ -102,7 +102,7 @@ impl Fault {
 
 /// The candidate a mistyped name most likely meant: at most a third of it mistyped, or the same last part in another
 /// section.
-pub(super) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A longer name is no typing mistake, and the distance below is quadratic.
     if given.len() > 100 {
         return None;

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+pub(crate) use self::error::nearest;
 pub use self::error::{ConfigError, Origin};
 pub use self::keys::{KEYS, Key, clap_args, config_file, flags_from};
 pub use self::source::Environment;

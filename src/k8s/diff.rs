@@ -14,14 +14,6 @@ pub(super) fn diff(before: &Value, after: &Value) -> Vec<PatchOperation> {
     operations
 }
 
-/// The operations that make `after` of `before` at this JSON Pointer of a whole.
-pub(super) fn diff_at(pointer: &str, before: &Value, after: &Value) -> Vec<PatchOperation> {
-    let mut path: Vec<String> = super::document::tokens(pointer).collect();
-    let mut operations = Vec::new();
-    compare(before, after, &mut path, &mut operations);
-    operations
-}
-
 fn compare(before: &Value, after: &Value, path: &mut Vec<String>, out: &mut Vec<PatchOperation>) {
     if before == after {
         return;
@@ -61,7 +53,7 @@ fn compare_lists(
     }
     for (index, (value, id)) in new.iter().zip(new_ids).enumerate() {
         let token = index.to_string();
-        match current.iter().position(|old| ids[*old] == *id) {
+        match current.iter().position(|old| ids.get(*old) == Some(id)) {
             Some(found) if found == index => {
                 inside(path, &token, |path| compare(&old[current[index]], value, path, out));
             }
@@ -85,7 +77,8 @@ fn identities(items: &[Value]) -> Option<Vec<String>> {
     let mut ids = Vec::with_capacity(items.len());
     for item in items {
         let part = |key: &str| item.get(key).map(Value::to_string);
-        let id = match (part("containerPort"), part("mountPath"), part("name")) {
+        let port = part("containerPort").or_else(|| part("port"));
+        let id = match (port, part("mountPath"), part("name")) {
             (Some(port), ..) => format!("{port} {}", part("protocol").unwrap_or_default()),
             (None, Some(path), _) => path,
             (None, None, Some(name)) => name,

@@ -56,7 +56,7 @@ fn in_place(text: &str, operations: &[PatchOperation]) -> Option<String> {
         match operation {
             PatchOperation::Add(add) => {
                 let (parent, key) = parent(&tree, &add.path)?;
-                let value = Tree::from_str(&render(&add.value)).ok()?;
+                let value = new_node(&add.value)?;
                 match &parent {
                     YamlNode::Mapping(mapping) => mapping.set(key.as_str(), &value),
                     YamlNode::Sequence(items) => match key.parse().ok()? {
@@ -68,7 +68,7 @@ fn in_place(text: &str, operations: &[PatchOperation]) -> Option<String> {
             }
             PatchOperation::Replace(replace) => {
                 let (parent, key) = parent(&tree, &replace.path)?;
-                let value = Tree::from_str(&render(&replace.value)).ok()?;
+                let value = new_node(&replace.value)?;
                 match &parent {
                     YamlNode::Mapping(mapping) => mapping.set(key.as_str(), &value),
                     YamlNode::Sequence(items) => items.set(key.parse().ok()?, &value).then_some(())?,
@@ -89,12 +89,22 @@ fn in_place(text: &str, operations: &[PatchOperation]) -> Option<String> {
     Some(file.to_string())
 }
 
+/// Not a whole document: with one a comment behind the old value would go.
+fn new_node(value: &Value) -> Option<YamlNode> {
+    root(&Tree::from_str(&render(value)).ok()?)
+}
+
+fn root(tree: &Tree) -> Option<YamlNode> {
+    let mapping = tree.as_mapping().map(YamlNode::Mapping);
+    let collection = mapping.or_else(|| tree.as_sequence().map(YamlNode::Sequence));
+    collection.or_else(|| tree.as_scalar().map(YamlNode::Scalar))
+}
+
 /// The collection in which an operation's target stands, and the target's key or index.
 fn parent(tree: &Tree, path: &Pointer) -> Option<(YamlNode, String)> {
     let mut tokens: Vec<String> = path.tokens().map(|token| token.decoded().into_owned()).collect();
     let last = tokens.pop()?;
-    let root = tree.as_mapping().map(YamlNode::Mapping).or_else(|| tree.as_sequence().map(YamlNode::Sequence))?;
-    let node = tokens.iter().try_fold(root, |node, token| match &node {
+    let node = tokens.iter().try_fold(root(tree)?, |node, token| match &node {
         YamlNode::Mapping(mapping) => mapping.get(token.as_str()),
         YamlNode::Sequence(items) => items.get(token.parse().ok()?),
         _ => None,

@@ -9,4 +9,6 @@ mod edit;
 pub mod object;
 pub mod workload;
 pub mod hook;
+pub mod mesh;
 pub mod check;
+pub mod inject;

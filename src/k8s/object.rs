@@ -130,6 +130,12 @@ fn pointer_of(path: &serde_ignored::Path<'_>) -> String {
     }
 }
 
+/// Whether two objects are in one namespace, as far as the manifests tell: one that names none goes where it is sent.
+#[must_use]
+pub fn same_namespace(a: &str, b: &str) -> bool {
+    a == b || a.is_empty() || b.is_empty()
+}
+
 /// A token of a JSON Pointer.
 pub fn escape(token: &str) -> String {
     token.replace('~', "~0").replace('/', "~1")

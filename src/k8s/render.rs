@@ -11,7 +11,7 @@ pub(super) fn render(value: &Value) -> String {
     text
 }
 
-/// The rest of a line and the lines below it; lists stand at the column of their key.
+/// The rest of a line and the lines below it.
 fn node(value: &Value, indent: usize, out: &mut String) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -21,23 +21,16 @@ fn node(value: &Value, indent: usize, out: &mut String) {
                 }
                 out.push_str(&word(key));
                 out.push(':');
-                match value {
-                    Value::Object(map) if !map.is_empty() => {
-                        out.push_str(&format!("\n{}", " ".repeat(indent + 2)));
-                        node(value, indent + 2, out);
-                    }
-                    Value::Array(items) if !items.is_empty() => {
-                        out.push_str(&format!("\n{}", " ".repeat(indent + 2)));
-                        node(value, indent + 2, out);
-                    }
-                    _ => {
-                        out.push(' ');
-                        node(value, indent, out);
-                    }
+                if is_block(value) {
+                    out.push_str(&format!("\n{}", " ".repeat(indent + 2)));
+                    node(value, indent + 2, out);
+                } else {
+                    out.push(' ');
+                    node(value, indent, out);
                 }
             }
         }
-        Value::Array(items) if !items.is_empty() => {
+        Value::Array(items) if is_block(value) => {
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
                     out.push_str(&" ".repeat(indent));
@@ -45,6 +38,10 @@ fn node(value: &Value, indent: usize, out: &mut String) {
                 out.push_str("- ");
                 node(item, indent + 2, out);
             }
+        }
+        Value::Array(items) => {
+            let words: Vec<_> = items.iter().map(scalar_text).collect();
+            out.push_str(&format!("[{}]\n", words.join(", ")));
         }
         Value::String(text) if is_literal(text) => {
             out.push_str("|\n");
@@ -55,8 +52,27 @@ fn node(value: &Value, indent: usize, out: &mut String) {
                 }
             }
         }
-        Value::String(text) => out.push_str(&format!("{}\n", word(text))),
-        other => out.push_str(&format!("{other}\n")),
+        scalar => out.push_str(&format!("{}\n", scalar_text(scalar))),
+    }
+}
+
+/// Takes lines of its own: all but scalars, what is empty, and short lists of words.
+fn is_block(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(items) => {
+            let is_short =
+                items.iter().all(|item| !item.is_object() && !item.is_array() && item.to_string().len() < 40);
+            !items.is_empty() && !(is_short && value.to_string().len() < 80)
+        }
+        _ => false,
+    }
+}
+
+fn scalar_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => word(text),
+        other => other.to_string(),
     }
 }
 
@@ -72,8 +88,13 @@ fn word(text: &str) -> String {
         // In a flow list or mapping these would end it.
         && !text.contains(',')
         && scalar::plain(text).is_string();
-    // A JSON string is a YAML string in double quotes.
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
+    let is_readable = !text.contains('\'') && text.contains('"') && !text.chars().any(char::is_control);
+    match (is_plain, is_readable) {
+        (true, _) => text.to_owned(),
+        (false, true) => format!("'{text}'"),
+        // A JSON string is a YAML string in double quotes.
+        (false, false) => Value::from(text).to_string(),
+    }
 }
 
 /// Several lines that a literal block gives back exactly.

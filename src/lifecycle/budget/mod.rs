@@ -93,7 +93,7 @@ pub fn divide(mode: Mode, config: &DrainConfig) -> Budget {
         sse_after: config.sse_after,
         shrunk,
     };
-    if taken + MIN_DRAIN <= grace {
+    if needed(mode, config) <= grace {
         return budget(config.hold, grace - taken, config.close, app_stop, config.margin, None);
     }
     let margin = config.margin.min(grace / 5);
@@ -112,6 +112,15 @@ pub fn divide(mode: Mode, config: &DrainConfig) -> Budget {
         message: shrunk_message(mode, config, app_stop, &new_hold, close, new_app_stop, margin),
     };
     budget(new_hold, drain, close, new_app_stop, margin, Some(shrunk))
+}
+
+/// The shortest grace period in which no part has to shrink.
+pub fn needed(mode: Mode, config: &DrainConfig) -> Duration {
+    let app_stop = match mode {
+        Mode::Sidecar => config.app_stop,
+        Mode::Plain => Duration::ZERO,
+    };
+    longest(config.hold) + MIN_DRAIN + config.close + app_stop + config.margin
 }
 
 /// The length an adaptive hold may reach, or that of a fixed one.

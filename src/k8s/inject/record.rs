@@ -1,0 +1,230 @@
+//! What an injection has changed, kept as an annotation of the pod template, so that it can be taken back.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::k8s::hook;
+use crate::k8s::object::{decode, escape};
+use crate::k8s::workload::is_ebbtide;
+
+/// All by name, so that it stays true when somebody edits the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Record {
+    /// Of the ebbtide that injected.
+    pub(super) version: String,
+    /// The grace period as it was, and as it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) grace: Option<(Option<i64>, i64)>,
+    /// The `lifecycle` that a container had, null if none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) lifecycles: BTreeMap<String, Value>,
+    /// By container: names that have moved from the app's port to ebbtide's.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) names: BTreeMap<String, Vec<Moved>>,
+    /// By container: probes that used such a name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) probes: BTreeMap<String, BTreeMap<String, String>>,
+    /// The mesh's annotation that has the admin port, and how it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mesh: Option<(String, Option<String>, u16)>,
+    /// Variables as they were written; what differs has been set by hand since.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) env: BTreeMap<String, String>,
+    /// Options that were given by flags.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) options: BTreeMap<String, String>,
+    /// JSON Pointers of mappings and lists that were there, and empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) empty: Vec<String>,
+}
+
+/// A port's name (empty if only its host port has moved), the app's port, ebbtide's port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Moved {
+    pub(super) name: String,
+    pub(super) from: u16,
+    pub(super) to: u16,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The record of a template; `None` if it has none.
+    ///
+    /// # Errors
+    /// One that is not understood.
+    pub(super) fn of(template: &Value) -> Result<Option<Self>, String> {
+        let Some(text) = template.pointer(&annotation(INJECTED)).and_then(Value::as_str) else { return Ok(None) };
+        serde_json::from_str(text)
+            .map(Some)
+            .map_err(|error| format!("the annotation ebbtide.dev/{INJECTED} is damaged: {error}"))
+    }
+
+    /// Leaves the record in a template.
+    pub(super) fn store(&self, template: &mut Value) {
+        let text = json!(self).to_string();
+        object_at(template, "/metadata/annotations")
+            .insert(format!("{}{INJECTED}", super::options::PREFIX), text.into());
+    }
+}
+
+/// The template as it was before any injection. Without a record what is ebbtide's beyond doubt is taken out.
+pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
+    let mut template = template.clone();
+    let none = Record::default();
+    let record = record.unwrap_or(&none);
+    for list in ["initContainers", "containers"] {
+        if let Some(items) = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) {
+            items.retain(|item| !decode::<Container>(item).is_ok_and(|container| is_ebbtide(&container)));
+            items.iter_mut().for_each(|item| restore_container(item, record));
+        }
+    }
+    if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) {
+        restore_spec(spec, record);
+    }
+    if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.shift_remove(&format!("{}{INJECTED}", super::options::PREFIX));
+        if let Some((name, was, port)) = &record.mesh {
+            restore_excluded(annotations, name, was.as_deref(), *port);
+        }
+    }
+    for (parent, key) in
+        [("/spec", "initContainers"), ("/spec", "volumes"), ("/metadata", "annotations"), ("", "metadata")]
+    {
+        let path = format!("{parent}/{key}");
+        let is_empty = template.pointer(&path).is_some_and(|value| {
+            value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+        });
+        if is_empty && !record.empty.contains(&path) {
+            if let Some(parent) = template.pointer_mut(parent).and_then(Value::as_object_mut) {
+                parent.shift_remove(key);
+            }
+        }
+    }
+    template
+}
+
+/// The places that an injection may fill, as far as they are there and empty.
+pub(super) fn empty_places(template: &Value) -> Vec<String> {
+    let places = ["/spec/initContainers", "/spec/volumes", "/metadata/annotations", "/metadata"];
+    let is_empty =
+        |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+    places.into_iter().filter(|place| template.pointer(place).is_some_and(is_empty)).map(str::to_owned).collect()
+}
+
+fn restore_spec(spec: &mut Map<String, Value>, record: &Record) {
+    if let Some((was, now)) = record.grace {
+        let key = "terminationGracePeriodSeconds";
+        // Somebody has set another one since: that stays.
+        if spec.get(key).and_then(Value::as_i64) == Some(now) {
+            match was {
+                Some(was) => drop(spec.insert(key.to_owned(), was.into())),
+                None => drop(spec.shift_remove(key)),
+            }
+        }
+    }
+    if let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) {
+        volumes.retain(|volume| !(volume["name"] == VOLUME && volume["emptyDir"].is_object()));
+    }
+}
+
+fn restore_container(container: &mut Value, record: &Record) {
+    let name = container["name"].as_str().unwrap_or_default().to_owned();
+    let pre_stop = container.pointer("/lifecycle/preStop").and_then(|hook| decode::<LifecycleHandler>(hook).ok());
+    if pre_stop.is_some_and(|hook| hook::is_app_stop(&hook)) {
+        restore_lifecycle(container, record.lifecycles.get(&name));
+    }
+    for moved in record.names.get(&name).into_iter().flatten() {
+        let Some(ports) = container.get_mut("ports").and_then(Value::as_array_mut) else { continue };
+        let is_moved =
+            |port: &Value| port["name"].as_str().unwrap_or_default() == moved.name && port["containerPort"] == moved.to;
+        if let Some(index) = ports.iter().position(is_moved) {
+            let removed = ports.remove(index);
+            let app = ports.iter_mut().find(|port| port["containerPort"] == moved.from && is_tcp(port));
+            if let Some(app) = app.and_then(Value::as_object_mut) {
+                if !moved.name.is_empty() {
+                    app.insert("name".to_owned(), moved.name.clone().into());
+                }
+                for key in ["hostPort", "hostIP"] {
+                    removed.get(key).into_iter().for_each(|value| drop(app.insert(key.to_owned(), value.clone())));
+                }
+            }
+        }
+    }
+    for (path, port_name) in record.probes.get(&name).into_iter().flatten() {
+        let moved = record.names.get(&name).into_iter().flatten().find(|moved| moved.name == *port_name);
+        let port = container.pointer_mut(path);
+        if let (Some(moved), Some(port)) = (moved, port) {
+            if *port == moved.from {
+                *port = port_name.clone().into();
+            }
+        }
+    }
+}
+
+fn restore_lifecycle(container: &mut Value, was: Option<&Value>) {
+    let Some(container) = container.as_object_mut() else { return };
+    let Some(lifecycle) = container.get_mut("lifecycle").and_then(Value::as_object_mut) else { return };
+    match was.and_then(|was| was.get("preStop")) {
+        Some(hook) => drop(lifecycle.insert("preStop".to_owned(), hook.clone())),
+        None => drop(lifecycle.shift_remove("preStop")),
+    }
+    // An empty or null one is given back as it was.
+    match was {
+        Some(was) if lifecycle.is_empty() && !was.is_null() => {
+            drop(container.insert("lifecycle".to_owned(), was.clone()))
+        }
+        _ if lifecycle.is_empty() => drop(container.shift_remove("lifecycle")),
+        _ => {}
+    }
+}
+
+/// Takes our port out of a mesh's list; what somebody has added since stays.
+fn restore_excluded(annotations: &mut Map<String, Value>, name: &str, was: Option<&str>, port: u16) {
+    let Some(now) = annotations.get(name).and_then(Value::as_str) else { return };
+    let mut others: Vec<_> = now.split(',').collect();
+    if let Some(index) = others.iter().position(|one| one.trim().parse() == Ok(port)) {
+        others.remove(index);
+    }
+    match (others.is_empty(), was) {
+        (true, None) => drop(annotations.shift_remove(name)),
+        (true, Some(was)) => drop(annotations.insert(name.to_owned(), was.into())),
+        (false, _) => drop(annotations.insert(name.to_owned(), others.join(",").into())),
+    }
+}
+
+pub(super) fn is_tcp(port: &Value) -> bool {
+    port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
+}
+
+/// The mapping at a JSON Pointer, made if it is not there.
+pub(super) fn object_at<'a>(value: &'a mut Value, pointer: &str) -> &'a mut Map<String, Value> {
+    let node = pointer.split('/').skip(1).fold(value, |node, token| {
+        if !node.is_object() {
+            *node = json!({});
+        }
+        // An index into an object makes the entry.
+        &mut node[token]
+    });
+    if !node.is_object() {
+        *node = json!({});
+    }
+    match node {
+        Value::Object(map) => map,
+        _ => unreachable!("made an object above"),
+    }
+}
+
+fn annotation(name: &str) -> String {
+    format!("/metadata/annotations/{}", escape(&format!("{}{name}", super::options::PREFIX)))
+}
+
+/// Name of the annotation, behind the prefix.
+pub(super) const INJECTED: &str = "injected";
+
+/// The volume of the control socket.
+pub(super) const VOLUME: &str = "ebbtide";

@@ -1,0 +1,72 @@
+//! Services in the same input: their ports are sent to ebbtide instead of the app, and back.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::options::PREFIX;
+use super::record::object_at;
+
+/// A Service's ports as they were, by `PORT/PROTOCOL`; null where there was no `targetPort`.
+type Original = BTreeMap<String, Value>;
+
+/// The Service as it was before any injection.
+///
+/// # Errors
+/// An annotation that is not understood.
+pub(super) fn restore(service: &Value) -> Result<Value, String> {
+    let mut service = service.clone();
+    let name = format!("{PREFIX}{ORIGINAL}");
+    let Some(annotations) = service.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else {
+        return Ok(service);
+    };
+    let Some(text) = annotations.shift_remove(&name) else { return Ok(service) };
+    if annotations.is_empty() {
+        if let Some(metadata) = service.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+            metadata.shift_remove("annotations");
+        }
+    }
+    let original: Original = serde_json::from_str(text.as_str().unwrap_or_default())
+        .map_err(|error| format!("the annotation {name} is damaged: {error}"))?;
+    for port in ports(&mut service) {
+        match original.get(&key(port)) {
+            Some(Value::Null) => drop(port.shift_remove("targetPort")),
+            Some(was) => drop(port.insert("targetPort".to_owned(), was.clone())),
+            None => {}
+        }
+    }
+    Ok(service)
+}
+
+/// Sends to `to` what went to `from`. Whether anything did.
+pub(super) fn retarget(service: &mut Value, moves: &BTreeMap<u16, u16>) -> bool {
+    let mut original = Original::new();
+    for port in ports(service) {
+        let is_tcp = port.get("protocol").and_then(Value::as_str).is_none_or(|protocol| protocol == "TCP");
+        let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Value::as_u64);
+        let to = target.and_then(|target| moves.get(&u16::try_from(target).ok()?));
+        if let (true, Some(to)) = (is_tcp, to) {
+            original.insert(key(port), port.get("targetPort").cloned().unwrap_or(Value::Null));
+            port.insert("targetPort".to_owned(), (*to).into());
+        }
+    }
+    if original.is_empty() {
+        return false;
+    }
+    let text = serde_json::to_string(&original).unwrap_or_default();
+    object_at(service, "/metadata/annotations").insert(format!("{PREFIX}{ORIGINAL}"), text.into());
+    true
+}
+
+fn ports(service: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+    let ports = service.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
+    ports.into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn key(port: &Map<String, Value>) -> String {
+    let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+    format!("{}/{protocol}", port.get("port").unwrap_or(&Value::Null))
+}
+
+/// Name of the annotation, behind the prefix.
+pub(super) const ORIGINAL: &str = "original-target-ports";

@@ -1,0 +1,324 @@
+//! One pod template: from what it was to what ebbtide needs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Service};
+use serde_json::{Value, json};
+
+use super::options::{Options, PREFIX};
+use super::ports::{self, Front};
+use super::record::{self, Moved, Record, VOLUME, object_at};
+use super::sidecar::{self, ADMIN_PORT, LISTEN_PORT, NAME, Plan};
+use crate::config::{DrainConfig, Mode};
+use crate::k8s::document::Fault;
+use crate::k8s::hook;
+use crate::k8s::mesh::{self, Mesh};
+use crate::k8s::object::decode;
+use crate::k8s::workload::{self, Workload, is_ebbtide};
+use crate::lifecycle::budget::{self, seconds};
+
+/// A template with ebbtide in it.
+#[derive(Debug)]
+pub(super) struct Injected {
+    pub(super) template: Value,
+    pub(super) fronts: Vec<Front>,
+    /// What whoever applies it should know.
+    pub(super) notes: Vec<String>,
+}
+
+/// What is decided on: a workload as it stands, and as it was before any injection.
+#[derive(Debug)]
+pub(super) struct Subject<'a> {
+    /// As it stands, for places of faults.
+    pub(super) now: &'a Workload<'a>,
+    /// As it was.
+    pub(super) original: &'a Workload<'a>,
+    /// The template as it was.
+    pub(super) before: &'a Value,
+    /// ebbtide's container as it stands.
+    pub(super) old: Option<&'a Value>,
+    pub(super) record: Option<&'a Record>,
+    /// Those that select it, as they were.
+    pub(super) services: &'a [&'a Service],
+    pub(super) mesh: Option<Mesh>,
+}
+
+/// Puts ebbtide in.
+pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injected, Vec<Fault>> {
+    let original = subject.original;
+    let refuse = |pointer: &str, message: String| subject.now.fault(pointer, message);
+    let upstream_host = options.given("upstream-host");
+    let has_outbound = !options.outbound.is_empty();
+    let mut fronts = ports::choose(original, subject.services, options.ports.as_deref(), upstream_host, has_outbound)
+        .map_err(|reason| vec![refuse(&original.in_spec("/containers"), reason)])?;
+    if fronts.is_empty() && !has_outbound {
+        let message = "no port is fronted and no outbound one is named: ebbtide would have nothing to do".to_owned();
+        return Err(vec![refuse(&original.in_spec(""), message)]);
+    }
+    let admin_port = assign_ports(original, &mut fronts, options)
+        .map_err(|reason| vec![refuse(&original.in_spec("/containers"), reason)])?;
+    let mut notes = notes_on(&fronts);
+    if original.spec.host_network == Some(true) {
+        notes.push("the pod is on the node's network: ebbtide's ports must be free on every node, and whoever comes to the app's port on the node goes past ebbtide".to_owned());
+    }
+    let mut faults = hooks(subject, options, &mut notes);
+    faults.extend(unknown_names(subject, options));
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+
+    let hold = replaced_sleep(original, options).filter(|sleep| *sleep > DEFAULT_HOLD).map(seconds);
+    let grace = options.grace_period.unwrap_or(original.grace().as_secs());
+    let mut plan = Plan { options, fronts: &fronts, grace, hold, admin_port };
+    let needed = needed(&sidecar::container(&plan, subject.old, subject.record))
+        .map_err(|reason| vec![refuse(&original.in_spec(""), reason)])?;
+    if needed.as_secs() > grace {
+        let text = needed.as_secs();
+        if options.grace_period.is_some() {
+            notes.push(format!("the grace period of {grace} s is shorter than the {text} s that its parts need; ebbtide shrinks them when the pod terminates"));
+        } else {
+            plan.grace = text;
+            notes.push(format!("terminationGracePeriodSeconds is raised from {grace} to {text}, which the parts need: hold, 5 s of drain, close, app_stop and margin"));
+        }
+    }
+
+    let mut template = subject.before.clone();
+    let mut record = Record {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        empty: record::empty_places(subject.before),
+        options: options.to_remember(
+            original.template.metadata.iter().find_map(|one| one.annotations.as_ref()).unwrap_or(&BTreeMap::new()),
+        ),
+        ..Record::default()
+    };
+    set_grace(&mut template, original, plan.grace, &mut record);
+    change_apps(&mut template, original, &plan, &mut record);
+    let container = sidecar::container(&plan, subject.old, subject.record);
+    record.env = sidecar::written(&container, &plan);
+    place(&mut template, original, container);
+    if let Some(mesh) = subject.mesh {
+        let name = mesh.excluded_ports();
+        let annotations = object_at(&mut template, "/metadata/annotations");
+        let was = annotations.get(name).and_then(Value::as_str).map(str::to_owned);
+        if let Some(with_ours) = mesh.with_excluded(was.as_deref(), admin_port) {
+            annotations.insert(name.to_owned(), with_ours.into());
+            record.mesh = Some((name.to_owned(), was, admin_port));
+        }
+    }
+    record.store(&mut template);
+    Ok(Injected { template, fronts, notes })
+}
+
+/// Gives each front a port of ebbtide's, and says which one is the admin port.
+fn assign_ports(workload: &Workload<'_>, fronts: &mut [Front], options: &Options) -> Result<u16, String> {
+    let mut taken = ports::taken(workload);
+    taken.extend(fronts.iter().map(|front| front.port));
+    let mut take = |wanted: Option<u16>, first: u16, what: &str| {
+        let port = match wanted {
+            Some(port) if taken.contains(&port) => return Err(format!("--{what} {port} is a port of the pod already")),
+            Some(port) => port,
+            None => (first..=u16::MAX).find(|port| !taken.contains(port)).unwrap_or(first),
+        };
+        taken.insert(port);
+        Ok(port)
+    };
+    let admin = take(options.admin_port, ADMIN_PORT, "admin-port")?;
+    let mut next = LISTEN_PORT;
+    for (index, front) in fronts.iter_mut().enumerate() {
+        front.listen = take(options.listen_port.filter(|_| index == 0), next, "listen-port")?;
+        next = front.listen + 1;
+    }
+    Ok(admin)
+}
+
+fn notes_on(fronts: &[Front]) -> Vec<String> {
+    fronts
+        .iter()
+        .filter(|front| front.is_tls)
+        .map(|front| {
+            format!(
+                "port {} looks like TLS, which ends in the app: its bytes are relayed as they are, and nobody can be asked to leave; see TLS towards the app in the documentation for more than that",
+                front.port,
+            )
+        })
+        .collect()
+}
+
+/// Faults for hooks that can't be replaced, notes for those that are.
+fn hooks(subject: &Subject<'_>, options: &Options, notes: &mut Vec<String>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for place in subject.original.apps() {
+        let (name, Some(hook)) = (&place.container.name, hook::of(place.container)) else { continue };
+        if options.keep_hook.has(name) {
+            notes.push(format!(
+                "container {name} keeps its own preStop hook, so it gets SIGTERM when that returns and not when the drain is over: requests in flight then, and those that arrive before the cluster has learned of the termination, are lost if the app is gone by then"
+            ));
+        } else if let Some(sleep) = hook::sleep(hook) {
+            notes.push(format!(
+                "the preStop sleep of {} in container {name} is replaced by ebbtide's hook, which waits for the drain",
+                seconds(sleep),
+            ));
+        } else if options.replace_hook.has(name) {
+            notes.push(format!("the preStop hook of container {name} is replaced: what it did is not done any more"));
+        } else {
+            let index =
+                subject.now.ordinary().find(|now| now.container.name == *name).map_or(place.index, |now| now.index);
+            let pointer = subject.now.in_spec(&format!("/containers/{index}/lifecycle/preStop"));
+            faults.push(subject.now.fault(&pointer, format!(
+                "container {name} has a preStop hook of its own ({}), and a container can have only one: ebbtide's, which holds SIGTERM back until the drain is over. Make it do what it does on SIGTERM and say --replace-hook={name}, or leave it with --keep-hook={name}, without holding SIGTERM back",
+                shown(hook),
+            )));
+        }
+    }
+    faults
+}
+
+fn unknown_names(subject: &Subject<'_>, options: &Options) -> Vec<Fault> {
+    let is_known = |name: &str| subject.original.apps().any(|place| place.container.name == name);
+    let replace = options.replace_hook.unknown(is_known).map(|name| ("replace-hook", name));
+    let keep = options.keep_hook.unknown(is_known).map(|name| ("keep-hook", name));
+    let unknown = replace.chain(keep);
+    unknown
+        .map(|(option, name)| {
+            let pointer = subject.now.in_spec("/containers");
+            subject.now.fault(&pointer, format!("--{option} names a container {name}, and there is none"))
+        })
+        .collect()
+}
+
+fn shown(hook: &k8s_openapi::api::core::v1::LifecycleHandler) -> String {
+    let text = match (&hook.exec, &hook.http_get) {
+        (Some(exec), _) => format!("exec {}", exec.command.as_deref().unwrap_or_default().join(" ")),
+        (None, Some(get)) => format!("httpGet {}", get.path.as_deref().unwrap_or("/")),
+        (None, None) => "tcpSocket".to_owned(),
+    };
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
+    if line.len() < text.len() { format!("{line}...") } else { line }
+}
+
+/// The longest sleep of the hooks that are replaced.
+fn replaced_sleep(workload: &Workload<'_>, options: &Options) -> Option<Duration> {
+    let replaced = workload.apps().filter(|place| !options.keep_hook.has(&place.container.name));
+    replaced.filter_map(|place| hook::sleep(hook::of(place.container)?)).max()
+}
+
+/// What the parts of the budget need together, in whole seconds.
+fn needed(container: &Value) -> Result<Duration, String> {
+    let typed: Container = decode(container)
+        .map_err(|(path, reason)| format!("ebbtide's container would be no container: {path}: {reason}"))?;
+    let loaded = workload::configuration(&typed).map_err(|errors| {
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        format!("ebbtide would refuse its configuration: {}", errors.join("; ").replace('\n', " "))
+    })?;
+    Ok(sum(loaded.config.mode, &loaded.config.drain))
+}
+
+fn sum(mode: Mode, drain: &DrainConfig) -> Duration {
+    Duration::from_secs_f64(budget::needed(mode, drain).as_secs_f64().ceil())
+}
+
+fn set_grace(template: &mut Value, original: &Workload<'_>, grace: u64, record: &mut Record) {
+    if original.grace().as_secs() == grace {
+        return;
+    }
+    let seconds = i64::try_from(grace).unwrap_or(i64::MAX);
+    record.grace = Some((original.spec.termination_grace_period_seconds, seconds));
+    object_at(template, "/spec").insert("terminationGracePeriodSeconds".to_owned(), seconds.into());
+}
+
+/// Hooks, port names and probes of the ordinary containers.
+fn change_apps(template: &mut Value, original: &Workload<'_>, plan: &Plan<'_>, record: &mut Record) {
+    for place in original.apps() {
+        let name = &place.container.name;
+        let Some(container) = template.pointer_mut(&format!("/spec{}", place.pointer())) else { continue };
+        let own: Vec<_> = plan.fronts.iter().filter(|front| front.container == *name).collect();
+        let is_kept = plan.options.keep_hook.has(name) && hook::of(place.container).is_some();
+        if !is_kept {
+            if let Some(was) = container.get("lifecycle") {
+                record.lifecycles.insert(name.clone(), was.clone());
+            }
+            let listener = match own.as_slice() {
+                [only] if plan.fronts.len() > 1 => Some(only.listener.as_str()),
+                _ => None,
+            };
+            sidecar::hold_sigterm(container, listener, plan.admin_port);
+        }
+        for front in own {
+            move_name(container, front, name, original.spec.host_network == Some(true), record);
+        }
+    }
+}
+
+/// The name goes to ebbtide's port, declared in the app's own container: not every version of Kubernetes looks among
+/// the ports of init containers when a Service names one (kubernetes/kubernetes#127958).
+fn move_name(container: &mut Value, front: &Front, owner: &str, is_host_network: bool, record: &mut Record) {
+    let Some(ports) = container.get_mut("ports").and_then(Value::as_array_mut) else { return };
+    let is_it = |port: &Value| port["containerPort"] == front.port && record::is_tcp(port);
+    let Some(index) = ports.iter().position(is_it) else { return };
+    let moves_host_port = !is_host_network && ports[index].get("hostPort").is_some();
+    let name = front.name.clone().unwrap_or_default();
+    if name.is_empty() && !moves_host_port {
+        return;
+    }
+    let mut ours = if name.is_empty() { json!({}) } else { json!({"name": name}) };
+    ours["containerPort"] = front.listen.into();
+    if let Some(app) = ports[index].as_object_mut() {
+        app.shift_remove("name");
+        // What comes in on the node's port goes the same way as the rest.
+        for key in ["hostPort", "hostIP"].into_iter().filter(|_| moves_host_port) {
+            app.shift_remove(key).into_iter().for_each(|value| ours[key] = value);
+        }
+        app.get("protocol").into_iter().for_each(|value| ours["protocol"] = value.clone());
+    }
+    ports.insert(index + 1, ours);
+    let moved = Moved { name: name.clone(), from: front.port, to: front.listen };
+    record.names.entry(owner.to_owned()).or_default().push(moved);
+    for path in ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart"] {
+        for kind in ["httpGet", "tcpSocket"] {
+            let path = format!("{path}/{kind}/port");
+            let port = container.pointer_mut(&path).filter(|port| !name.is_empty() && **port == *name);
+            if let Some(port) = port {
+                // Probes ask about the app, so they go on going there.
+                *port = front.port.into();
+                record.probes.entry(owner.to_owned()).or_default().insert(path, name.clone());
+            }
+        }
+    }
+}
+
+/// Container and volume.
+fn place(template: &mut Value, original: &Workload<'_>, container: Value) {
+    let spec = object_at(template, "/spec");
+    let others = original.spec.init_containers.as_deref().unwrap_or_default();
+    let position = mesh::position(others);
+    let has_mount = container["volumeMounts"].as_array().into_iter().flatten().any(|mount| mount["name"] == VOLUME);
+    match spec.get_mut("initContainers").and_then(Value::as_array_mut) {
+        Some(init) => init.insert(position.min(init.len()), container),
+        None => drop(spec.insert("initContainers".to_owned(), json!([container]))),
+    }
+    let volume = json!({"name": VOLUME, "emptyDir": {"sizeLimit": "1Mi"}});
+    match spec.get_mut("volumes").and_then(Value::as_array_mut) {
+        _ if !has_mount => {}
+        Some(volumes) => volumes.push(volume),
+        None => drop(spec.insert("volumes".to_owned(), json!([volume]))),
+    }
+}
+
+/// ebbtide's container as it stands in a template.
+pub(super) fn old_container(template: &Value) -> Option<&Value> {
+    let lists = ["initContainers", "containers"]
+        .into_iter()
+        .filter_map(|list| template.pointer(&format!("/spec/{list}"))?.as_array());
+    let found: Vec<_> =
+        lists.flatten().filter(|item| decode::<Container>(item).is_ok_and(|one| is_ebbtide(&one))).collect();
+    found.iter().find(|item| item["name"] == NAME).or(found.first()).copied()
+}
+
+/// Whether the template says that it is not to be injected.
+pub(super) fn is_declined(workload: &Workload<'_>) -> bool {
+    workload.annotation(&format!("{PREFIX}inject")).is_some_and(|word| matches!(word, "false" | "disabled" | "no"))
+}
+
+/// Of the configuration.
+const DEFAULT_HOLD: Duration = Duration::from_secs(10);

@@ -1,0 +1,205 @@
+//! Service meshes: whether a pod is in one, and what ebbtide must leave to it.
+
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use serde_json::Value;
+
+use super::object::{Object, escape};
+use super::workload::is_ebbtide;
+
+/// A service mesh whose proxy intercepts a pod's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mesh {
+    /// Istio with sidecars; in ambient mode nothing stands in the pod.
+    Istio,
+    /// Linkerd.
+    Linkerd,
+}
+
+/// The mesh whose proxy will be in the pods of this template: it stands there already, or labels and annotations of
+/// the pods, or of their Namespace if it is in the input, ask for it. A pod's word beats its namespace's.
+#[must_use]
+pub fn of(template: &PodTemplateSpec, namespace: &str, objects: &[Object]) -> Option<Mesh> {
+    let spec = template.spec.iter();
+    let mut containers = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    if let Some(mesh) = containers.find_map(|container| proxy_of(&container.name)) {
+        return Some(mesh);
+    }
+    let metadata = template.metadata.as_ref();
+    let label = |name: &str| metadata?.labels.as_ref()?.get(name).map(String::as_str);
+    let annotation = |name: &str| metadata?.annotations.as_ref()?.get(name).map(String::as_str);
+    let of_namespace = |field: &str, name: &str| {
+        let object = objects.iter().find(|object| object.is("", "Namespace") && object.name == namespace)?;
+        object.value.pointer(&format!("/metadata/{field}/{}", escape(name)))?.as_str()
+    };
+    let is_istio = match label(ISTIO_INJECT).or_else(|| annotation(ISTIO_INJECT)) {
+        Some(word) => word == "true",
+        None => {
+            let enabled = of_namespace("labels", "istio-injection").map(|word| word == "enabled");
+            let revision = label(ISTIO_REVISION).or_else(|| of_namespace("labels", ISTIO_REVISION));
+            enabled.unwrap_or(revision.is_some())
+        }
+    };
+    let linkerd = annotation(LINKERD_INJECT).or_else(|| of_namespace("annotations", LINKERD_INJECT));
+    match (is_istio, linkerd) {
+        (true, _) => Some(Mesh::Istio),
+        (false, Some("enabled" | "ingress")) => Some(Mesh::Linkerd),
+        (false, _) => None,
+    }
+}
+
+/// Where ebbtide belongs among the other init containers: first, so that it is stopped last, but behind what the mesh
+/// has there, since ebbtide's own connections need it.
+#[must_use]
+pub fn position(init: &[Container]) -> usize {
+    let others = init.iter().filter(|container| !is_ebbtide(container)).enumerate();
+    others.filter(|(_, other)| is_mesh(&other.name)).last().map_or(0, |(index, _)| index + 1)
+}
+
+/// Whether a container of this name is a mesh's own.
+#[must_use]
+pub fn is_mesh(name: &str) -> bool {
+    proxy_of(name).is_some()
+        || ["istio-init", "istio-validation", "linkerd-init", "linkerd-network-validator"].contains(&name)
+}
+
+/// Whether a container of this name is a mesh's proxy.
+fn proxy_of(name: &str) -> Option<Mesh> {
+    match name {
+        "istio-proxy" => Some(Mesh::Istio),
+        "linkerd-proxy" => Some(Mesh::Linkerd),
+        _ => None,
+    }
+}
+
+// === impl Mesh ===
+
+impl Mesh {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Istio => "Istio",
+            Self::Linkerd => "Linkerd",
+        }
+    }
+
+    /// The annotation of a pod with the inbound ports that its proxy leaves alone.
+    #[must_use]
+    pub fn excluded_ports(self) -> &'static str {
+        match self {
+            Self::Istio => "traffic.sidecar.istio.io/excludeInboundPorts",
+            Self::Linkerd => "config.linkerd.io/skip-inbound-ports",
+        }
+    }
+
+    /// The same annotation with a port added; `None` if that is in it already. Linkerd takes ranges, too.
+    #[must_use]
+    pub fn with_excluded(self, ports: Option<&str>, port: u16) -> Option<String> {
+        let ports = ports.unwrap_or_default().trim();
+        let mut listed = ports.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let holds = |part: &str| match part.split_once('-') {
+            Some((from, to)) => {
+                matches!((from.parse::<u16>(), to.parse::<u16>()), (Ok(from), Ok(to)) if (from..=to).contains(&port))
+            }
+            None => part == "*" || part.parse() == Ok(port),
+        };
+        match (listed.any(holds), ports.is_empty()) {
+            (true, _) => None,
+            (false, true) => Some(port.to_string()),
+            (false, false) => Some(format!("{},{port}", ports.trim_end_matches(','))),
+        }
+    }
+
+    /// Whether the pod says that only some inbound ports are intercepted, and this one is not among them.
+    #[must_use]
+    pub fn leaves_alone(self, metadata: &Value, port: u16) -> bool {
+        let included = metadata.pointer("/annotations/traffic.sidecar.istio.io~1includeInboundPorts");
+        match (self, included.and_then(Value::as_str)) {
+            (Self::Istio, Some(ports)) => {
+                !ports.split(',').any(|part| part.trim() == "*" || part.trim().parse() == Ok(port))
+            }
+            (Self::Istio, None) | (Self::Linkerd, _) => false,
+        }
+    }
+}
+
+const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+const ISTIO_REVISION: &str = "istio.io/rev";
+const LINKERD_INJECT: &str = "linkerd.io/inject";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(value: &Value) -> PodTemplateSpec {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    fn init(names: &[&str]) -> Vec<Container> {
+        names.iter().map(|name| Container { name: (*name).to_owned(), ..Container::default() }).collect()
+    }
+
+    #[test]
+    fn ebbtide_is_first_but_behind_what_the_mesh_has() {
+        for (names, expected) in [
+            (&[][..], 0),
+            (&["fetch", "migrate"], 0),
+            (&["istio-init"], 1),
+            (&["istio-validation", "istio-proxy", "fetch"], 2),
+            (&["fetch", "linkerd-init", "linkerd-proxy", "other"], 3),
+            (&["ebbtide", "istio-init", "fetch"], 1),
+            (&["istio-init", "ebbtide", "fetch"], 1),
+        ] {
+            assert_eq!(position(&init(names)), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_in_a_mesh_by_its_own_word_or_by_its_namespace() {
+        let namespace = |metadata: Value| Object {
+            document: 0,
+            pointer: String::new(),
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespace: String::new(),
+            name: "shop".to_owned(),
+            value: json!({"metadata": metadata}),
+        };
+        let plain = json!({"name": "shop"});
+        let enabled = json!({"labels": {"istio-injection": "enabled"}});
+        let revision = json!({"labels": {"istio.io/rev": "1-24"}});
+        let linkerd = json!({"annotations": {"linkerd.io/inject": "enabled"}});
+        for (pod, of_namespace, expected) in [
+            (json!({}), &plain, None),
+            (json!({}), &enabled, Some(Mesh::Istio)),
+            (json!({}), &revision, Some(Mesh::Istio)),
+            (json!({}), &linkerd, Some(Mesh::Linkerd)),
+            (json!({"labels": {"sidecar.istio.io/inject": "false"}}), &enabled, None),
+            (json!({"annotations": {"linkerd.io/inject": "disabled"}}), &linkerd, None),
+            (json!({"labels": {"sidecar.istio.io/inject": "true"}}), &plain, Some(Mesh::Istio)),
+            (json!({"annotations": {"sidecar.istio.io/inject": "true"}}), &plain, Some(Mesh::Istio)),
+            (json!({"labels": {"istio.io/rev": "stable"}}), &plain, Some(Mesh::Istio)),
+            (json!({"annotations": {"linkerd.io/inject": "enabled"}}), &plain, Some(Mesh::Linkerd)),
+        ] {
+            let template = template(&json!({"metadata": pod, "spec": {"containers": [{"name": "app"}]}}));
+            assert_eq!(of(&template, "shop", &[namespace(of_namespace.clone())]), expected, "{pod} in {of_namespace}");
+        }
+        let injected = template(&json!({"spec": {"containers": [{"name": "app"}, {"name": "linkerd-proxy"}]}}));
+        assert_eq!(of(&injected, "", &[]), Some(Mesh::Linkerd));
+    }
+
+    #[test]
+    fn a_port_is_added_to_the_annotation_once() {
+        for (before, after) in [
+            (None, Some("14090")),
+            (Some(""), Some("14090")),
+            (Some("9090, 9091"), Some("9090, 9091,14090")),
+            (Some("9090,14090"), None),
+            (Some("14000-14100"), None),
+        ] {
+            assert_eq!(Mesh::Linkerd.with_excluded(before, 14090).as_deref(), after, "{before:?}");
+        }
+    }
+}
