@@ -1,10 +1,11 @@
-//! The command line: run, drain, status, config, inject, demo.
+//! The command line: run, drain, status, config, inject, budget, demo.
 
 pub mod run;
 pub mod control;
 pub mod config;
 pub mod manifests;
 pub mod inject;
+pub mod budget;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,9 @@ enum Command {
     /// Put ebbtide into manifests: Deployments, StatefulSets, Jobs, Pods and the like, and the Services before them
     #[command(after_help = inject::EXAMPLES)]
     Inject(inject::Command),
+    /// Draw what happens second by second when a workload's pods are deleted
+    #[command(after_help = budget::EXAMPLES)]
+    Budget(budget::Command),
     /// Play a pod deletion twice, without ebbtide and with it, and count what is lost
     Demo(demo::Options),
     /// The demo's app
@@ -92,6 +96,7 @@ pub fn main() -> ExitCode {
             let flags = matches.subcommand_matches("inject").map(crate::k8s::inject::flags_from).unwrap_or_default();
             inject::run(&command, flags)
         }
+        Command::Budget(command) => budget::run(&command),
         Command::Demo(options) => play_demo(&options),
         Command::DemoApp { listen, raw } => finish(demo::app_main(listen, raw)),
     }

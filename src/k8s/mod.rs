@@ -12,3 +12,4 @@ pub mod hook;
 pub mod mesh;
 pub mod check;
 pub mod inject;
+pub mod timeline;

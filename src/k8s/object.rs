@@ -101,23 +101,29 @@ pub const KINDS: &str = "Deployment, StatefulSet, DaemonSet, ReplicaSet, Replica
 /// # Errors
 /// The JSON Pointer of the value that does not fit, and why.
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, (String, String)> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    read(value).map(|(decoded, _)| decoded)
+}
+
+/// The fields that this type of the Kubernetes API does not have, as JSON Pointers.
+pub fn unknown_fields<T: DeserializeOwned>(value: &Value) -> Vec<String> {
+    read::<T>(value).map(|(_, unknown)| unknown).unwrap_or_default()
+}
+
+/// The only way in which these types are read: each other one would compile all of them once more.
+fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<String>), (String, String)> {
+    let mut unknown = Vec::new();
+    let mut note = |path: serde_ignored::Path<'_>| unknown.push(pointer_of(&path));
+    let mut note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut note;
+    let decoded = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(value, &mut note));
+    let decoded = decoded.map_err(|error: serde_path_to_error::Error<serde_json::Error>| {
         let path = error.path().iter().map(|segment| match segment {
             serde_path_to_error::Segment::Seq { index } => format!("/{index}"),
             serde_path_to_error::Segment::Map { key } => format!("/{}", escape(key)),
             serde_path_to_error::Segment::Enum { .. } | serde_path_to_error::Segment::Unknown => String::new(),
         });
         (path.collect(), error.inner().to_string())
-    })
-}
-
-/// The fields that this type of the Kubernetes API does not have, as JSON Pointers.
-pub fn unknown_fields<T: DeserializeOwned>(value: &Value) -> Vec<String> {
-    let mut unknown = Vec::new();
-    let decoded: Result<T, _> = serde_ignored::deserialize(value, |path| {
-        unknown.push(pointer_of(&path));
-    });
-    if decoded.is_ok() { unknown } else { Vec::new() }
+    })?;
+    Ok((decoded, unknown))
 }
 
 fn pointer_of(path: &serde_ignored::Path<'_>) -> String {

@@ -189,13 +189,15 @@ pub fn configuration(container: &Container) -> Result<Loaded, Vec<ConfigError>> 
 #[must_use]
 pub fn environment(container: &Container) -> Environment {
     let mut known: Vec<(String, String)> = Vec::new();
+    let values = || container.env.iter().flatten().filter_map(|variable| variable.value.as_deref());
+    let address = if values().any(|value| value.contains("[$(")) { SOME_IPV6 } else { SOME_ADDRESS };
     for variable in container.env.iter().flatten() {
         let field = variable.value_from.as_ref().and_then(|from| from.field_ref.as_ref());
         let value = match (&variable.value, field.map(|field| field.field_path.as_str())) {
             (Some(value), _) => {
                 known.iter().fold(value.clone(), |text, (name, value)| text.replace(&format!("$({name})"), value))
             }
-            (None, Some("status.podIP" | "status.hostIP")) => SOME_ADDRESS.to_owned(),
+            (None, Some("status.podIP" | "status.hostIP")) => address.to_owned(),
             (None, Some(_)) => "unknown".to_owned(),
             // From a Secret or a ConfigMap.
             (None, None) => continue,
@@ -210,3 +212,5 @@ const DEFAULT_GRACE: i64 = 30;
 
 /// Of RFC 5737: stands for the pod's address, which no manifest knows.
 const SOME_ADDRESS: &str = "192.0.2.1";
+/// Of RFC 3849, where it is written in brackets.
+const SOME_IPV6: &str = "2001:db8::1";

@@ -388,6 +388,9 @@ fn set_template(object: &mut Value, path: &str, template: &Value) {
     *place = template.clone();
 }
 
+#[cfg(test)]
+mod tests;
+
 fn index_of(objects: &[Object], object: &Object) -> usize {
     objects.iter().position(|one| std::ptr::eq(one, object)).unwrap_or_default()
 }

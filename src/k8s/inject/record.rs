@@ -74,6 +74,7 @@ impl Record {
 
 /// The template as it was before any injection. Without a record what is ebbtide's beyond doubt is taken out.
 pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
+    let were_empty = empty_places(template);
     let mut template = template.clone();
     let none = Record::default();
     let record = record.unwrap_or(&none);
@@ -92,17 +93,12 @@ pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
             restore_excluded(annotations, name, was.as_deref(), *port);
         }
     }
-    for (parent, key) in
-        [("/spec", "initContainers"), ("/spec", "volumes"), ("/metadata", "annotations"), ("", "metadata")]
-    {
-        let path = format!("{parent}/{key}");
-        let is_empty = template.pointer(&path).is_some_and(|value| {
-            value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
-        });
-        if is_empty && !record.empty.contains(&path) {
-            if let Some(parent) = template.pointer_mut(parent).and_then(Value::as_object_mut) {
-                parent.shift_remove(key);
-            }
+    for place in empty_places(&template) {
+        // What has become empty by this was made by the injection.
+        let was_there = were_empty.contains(&place) || record.empty.contains(&place);
+        let (parent, key) = place.rsplit_once('/').unwrap_or_default();
+        if let Some(parent) = template.pointer_mut(parent).and_then(Value::as_object_mut).filter(|_| !was_there) {
+            parent.shift_remove(key);
         }
     }
     template

@@ -69,7 +69,8 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
     }
 
     let hold = replaced_sleep(original, options).filter(|sleep| *sleep > DEFAULT_HOLD).map(seconds);
-    let grace = options.grace_period.unwrap_or(original.grace().as_secs());
+    // Hooks are not called at all where it is 0.
+    let grace = options.grace_period.unwrap_or(original.grace().as_secs()).max(1);
     let mut plan = Plan { options, fronts: &fronts, grace, hold, admin_port };
     let needed = needed(&sidecar::container(&plan, subject.old, subject.record))
         .map_err(|reason| vec![refuse(&original.in_spec(""), reason)])?;
@@ -235,7 +236,7 @@ fn change_apps(template: &mut Value, original: &Workload<'_>, plan: &Plan<'_>, r
         let own: Vec<_> = plan.fronts.iter().filter(|front| front.container == *name).collect();
         let is_kept = plan.options.keep_hook.has(name) && hook::of(place.container).is_some();
         if !is_kept {
-            if let Some(was) = container.get("lifecycle") {
+            if let Some(was) = container.get("lifecycle").filter(|was| !was.is_null()) {
                 record.lifecycles.insert(name.clone(), was.clone());
             }
             let listener = match own.as_slice() {
