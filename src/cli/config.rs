@@ -1,9 +1,9 @@
-//! `ebbtide config check` and `ebbtide config show`.
+//! `ebbtide config check`, `ebbtide config show` and `ebbtide config schema`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{ArgMatches, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::{FAILED, USAGE, complain, print};
@@ -25,13 +25,13 @@ pub enum Command {
     /// Show every setting as `ebbtide run` would see it here, and where it comes from
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
-        /// The configuration file; EBBTIDE_CONFIG is the same
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
         /// Text for people, or one JSON document
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Print the JSON Schema (draft 2020-12) of the configuration file, for editors and CI
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema,
 }
 
 /// How findings are printed.
@@ -47,7 +47,8 @@ pub enum Output {
 pub const EXAMPLES: &str = "\
 Examples:
   ebbtide config check config/sidecar.yaml
-  ebbtide config show";
+  ebbtide config show
+  ebbtide config schema > ebbtide.schema.json";
 
 const CHECK_EXAMPLES: &str = "\
 Exit codes: 0 no fault (there may be warnings), 1 the file can't be read, 2 faults
@@ -56,21 +57,36 @@ Example:
   ebbtide config check config/sidecar.yaml";
 
 const SHOW_EXAMPLES: &str = "\
+It takes the flags of `ebbtide run`: give it those that the container has.
+
 Exit codes: 0 the settings are valid, 2 they are not
 
-Example:
-  kubectl exec POD -c ebbtide -- /ebbtide config show";
+Examples:
+  kubectl exec POD -c ebbtide -- /ebbtide config show
+  EBBTIDE_UPSTREAM=http://127.0.0.1:8080 ebbtide config show --hold 5s --output json";
 
-/// Does it.
-pub fn run(command: &Command) -> ExitCode {
+const SCHEMA_EXAMPLES: &str = "\
+Example:
+  ebbtide config schema > ebbtide.schema.json
+
+The first line of a configuration file then tells an editor with the YAML language server:
+  # yaml-language-server: $schema=ebbtide.schema.json";
+
+/// Does it. `matches` are those of the group.
+pub fn run(command: &Command, matches: &ArgMatches) -> ExitCode {
     match command {
         Command::Check { file, output } => check(file, *output),
-        Command::Show { config, output } => show(config.as_deref(), *output),
+        Command::Show { output } => {
+            let Some(matches) = matches.subcommand_matches("show") else { return ExitCode::from(USAGE) };
+            show(matches, *output)
+        }
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
     }
 }
 
-fn show(file: Option<&Path>, output: Output) -> ExitCode {
-    let loaded = match config::load(file, &Environment::of_process(), &[]) {
+fn show(matches: &ArgMatches, output: Output) -> ExitCode {
+    let (file, flags) = (config::config_file(matches), config::flags_from(matches));
+    let loaded = match config::load(file.as_deref(), &Environment::of_process(), &flags) {
         Ok(loaded) => loaded,
         Err(errors) => {
             errors.iter().for_each(|error| complain(&error.to_string()));

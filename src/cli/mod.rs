@@ -37,7 +37,7 @@ enum Command {
     /// Show what the running sidecar is doing
     #[command(after_help = control::STATUS_EXAMPLES)]
     Status(control::Options),
-    /// Check configuration files, show the settings in force
+    /// Check configuration files, show the settings in force, print the file's schema
     #[command(subcommand, after_help = config::EXAMPLES)]
     Config(config::Command),
     /// Put ebbtide into manifests: Deployments, StatefulSets, Jobs, Pods and the like, and the Services before them
@@ -68,7 +68,8 @@ Exit codes: 0 done (a drain that had to cut something too), 1 could not do it, 2
 pub fn main() -> ExitCode {
     let command = Cli::command()
         .mut_subcommand("run", |run| run.args(crate::config::clap_args()))
-        .mut_subcommand("inject", |inject| inject.args(crate::k8s::inject::clap_args()));
+        .mut_subcommand("inject", |inject| inject.args(crate::k8s::inject::clap_args()))
+        .mut_subcommand("config", |group| group.mut_subcommand("show", |show| show.args(crate::config::clap_args())));
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
@@ -91,12 +92,15 @@ pub fn main() -> ExitCode {
         }
         Command::Drain(options) => control::drain(&options),
         Command::Status(options) => control::status(&options),
-        Command::Config(command) => config::run(&command),
         Command::Inject(command) => {
             let flags = matches.subcommand_matches("inject").map(crate::k8s::inject::flags_from).unwrap_or_default();
             inject::run(&command, flags)
         }
         Command::Budget(command) => budget::run(&command),
+        Command::Config(command) => {
+            let Some(matches) = matches.subcommand_matches("config") else { return ExitCode::from(USAGE) };
+            config::run(&command, matches)
+        }
         Command::Demo(options) => play_demo(&options),
         Command::DemoApp { listen, raw } => finish(demo::app_main(listen, raw)),
     }

@@ -39,6 +39,15 @@ const ONLY: [(&str, &[Traffic], &str); 5] = [
     (SEND_PROXY, &[Traffic::InboundTcp], "an inbound listener with protocol: tcp"),
 ];
 
+/// Whether outbound listeners, or inbound ones, may have this key at all.
+pub(super) fn may_have(path: &str, outbound: bool) -> bool {
+    if outbound && tls::SERVER.contains(&path) {
+        return false;
+    }
+    let only = ONLY.iter().find(|(only, ..)| *only == path);
+    only.is_none_or(|(_, allowed, _)| allowed.iter().any(|traffic| (*traffic == Traffic::Outbound) == outbound))
+}
+
 // === impl Placed ===
 
 impl Placed {

@@ -14,6 +14,7 @@ mod validate;
 mod listeners;
 mod tls;
 mod conflicts;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use ipnet::IpNet;
 pub(crate) use self::error::nearest;
 pub use self::error::{ConfigError, Origin};
 pub use self::keys::{KEYS, Key, clap_args, config_file, flags_from};
+pub use self::schema::schema;
 pub use self::source::Environment;
 pub use self::tls::{
     CertificateFiles, ClientCertificates, ServerTlsConfig, SubjectName, TlsVersion, UpstreamTlsConfig,

@@ -3,7 +3,7 @@
 use saphyr::{LoadableYamlNode, MarkedYaml, Marker, Scalar, YamlData};
 
 use super::error::{ConfigError, Fault, Origin, nearest};
-use super::keys::{self, KEYS, Key, TOMBSTONES};
+use super::keys::{self, HOLD, KEYS, Key, TOMBSTONES};
 use super::source::{Item, Layer, Setting};
 
 /// Reads one document. `name` is the file's name as messages show it; faults go into the layer's list.
@@ -117,8 +117,8 @@ impl Reader<'_> {
         let key = keys::find(path).filter(|key| key.in_file);
         let is_mapping = matches!(value.data, YamlData::Mapping(_));
         let is_empty = is_null(value) || matches!(&value.data, YamlData::Mapping(mapping) if mapping.is_empty());
-        if is_empty && (path == "listeners[].tls" || path == "listeners[].upstream_tls") {
-            // Who wrote it wanted TLS, and would get none.
+        if is_empty && NEVER_EMPTY.contains(&path) {
+            // Who wrote it wanted TLS or an adaptive hold, and would get none.
             let fault = Fault::new("is empty").hint("set its keys, or remove it");
             self.fault(at, shown, None, fault);
             return;
@@ -233,7 +233,7 @@ fn is_null(node: &MarkedYaml<'_>) -> bool {
     matches!(node.data, YamlData::Value(Scalar::Null))
 }
 
-fn join(path: &str, name: &str) -> String {
+pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
@@ -252,3 +252,6 @@ pub(super) const LARGEST: usize = 128 * 1024;
 const DEEPEST: usize = 64;
 
 const MOST_ANCHORS: usize = 16;
+
+/// Sections that mean something by being there.
+pub(super) const NEVER_EMPTY: [&str; 3] = ["listeners[].tls", "listeners[].upstream_tls", HOLD];

@@ -6,6 +6,8 @@ mod messages;
 mod tls;
 mod sources;
 mod random;
+mod schema;
+mod agreement;
 
 use super::{ConfigError, Loaded, check_text};
 

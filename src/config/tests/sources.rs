@@ -116,7 +116,7 @@ fn a_later_file_replaces_the_list_of_listeners_and_single_keys() {
     assert_eq!(loaded.config.listeners.len(), 1);
     let of = |key: &str| loaded.values.iter().find(|value| value.key == key).unwrap();
     assert_eq!(of("drain.margin").origin.to_string(), "EBBTIDE_CONFIG_YAML:2:17");
-    assert_eq!(of("mode").origin, Origin::Text { name: path.to_owned(), line: 5, column: 7 });
+    assert_eq!(of("mode").origin, Origin::Text { name: path.to_owned(), line: 6, column: 7 });
     assert_eq!(of("listeners[0].bind").value, "[::]:1");
     let missing = load(Some("/nowhere.yaml".as_ref()), &variables, &[]).unwrap_err();
     assert_eq!(

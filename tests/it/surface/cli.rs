@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Exit code, stdout, stderr.
-async fn run(config: &Config, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(super) async fn run(config: &Config, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = config.command(arguments).kill_on_drop(true).output().await.unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -21,8 +21,17 @@ async fn run(config: &Config, arguments: &[&str]) -> (Option<i32>, String, Strin
 #[tokio::test]
 async fn the_help_of_every_command_has_an_example() {
     let config = Config::new();
-    let commands: [&[&str]; 8] =
-        [&[], &["run"], &["drain"], &["status"], &["config"], &["config", "check"], &["config", "show"], &["demo"]];
+    let commands: [&[&str]; 9] = [
+        &[],
+        &["run"],
+        &["drain"],
+        &["status"],
+        &["config"],
+        &["config", "check"],
+        &["config", "show"],
+        &["config", "schema"],
+        &["demo"],
+    ];
     for command in commands {
         let (code, out, err) = run(&config, &[command, &["--help"]].concat()).await;
         assert_eq!((code, err.as_str()), (Some(0), ""), "{command:?}");
@@ -35,7 +44,7 @@ async fn the_help_of_every_command_has_an_example() {
 #[tokio::test]
 async fn bad_usage_is_exit_code_2() {
     let config = Config::new();
-    let faults: [&[&str]; 8] = [
+    let faults: [&[&str]; 10] = [
         &[],
         &["--no-such-flag"],
         &["no-such-command"],
@@ -43,6 +52,8 @@ async fn bad_usage_is_exit_code_2() {
         &["run", "surplus"],
         &["status", "--output", "xml"],
         &["config", "check"],
+        &["config", "show", "--no-such-flag"],
+        &["config", "schema", "surplus"],
         &["demo", "--hold", "16s"],
     ];
     for arguments in faults {
@@ -58,7 +69,7 @@ async fn all_faults_of_a_configuration_come_at_once() {
         .yaml("mode: sidecar\nlisteners: [{name: web, upstream: 'ftp://a'}]\ndrain: {hold: 10, quit: 1s}\n")
         .env("EBBTIDE_GRACE_PERIOD", "half a minute")
         .env("EBBTIDE_HOLDD", "10s");
-    for command in [&["run", "--margin", "lots"] as &[&str], &["config", "show"]] {
+    for command in [&["run", "--margin", "lots"] as &[&str], &["config", "show", "--margin", "lots"]] {
         let (code, out, err) = run(&config, command).await;
         assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
         for part in [
@@ -68,10 +79,10 @@ async fn all_faults_of_a_configuration_come_at_once() {
             "EBBTIDE_GRACE_PERIOD",
             "EBBTIDE_HOLDD: unknown variable",
             "did you mean EBBTIDE_HOLD?",
+            "--margin: drain.margin = \"lots\"",
         ] {
             assert!(err.contains(part), "no {part:?} in\n{err}");
         }
-        assert_eq!(err.contains("--margin"), command[0] == "run", "{err}");
     }
     let (code, _, err) = run(&Config::new(), &["run", "--hold", "-5s"]).await;
     assert!(code == Some(2) && err.contains("--hold: drain.hold = \"-5s\""), "{err}");
@@ -84,6 +95,9 @@ async fn config_check_takes_every_example_and_names_a_fault() {
     let mut checked = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path().display().to_string();
+        if !path.ends_with(".yaml") {
+            continue;
+        }
         let (code, out, err) = run(&config, &["config", "check", &path]).await;
         assert_eq!((code, out, err), (Some(0), format!("{path}: ok\n"), String::new()));
         checked += 1;
@@ -104,30 +118,6 @@ async fn config_check_takes_every_example_and_names_a_fault() {
 }
 
 #[tokio::test]
-async fn config_show_tells_values_and_where_they_stand() {
-    let config = Config::new()
-        .without("EBBTIDE_LISTEN")
-        .yaml("mode: sidecar\nlisteners: [{name: web, upstream: 'http://127.0.0.1:8080'}]\n")
-        .env("EBBTIDE_HOLD", "12s")
-        .env("EBBTIDE_ADMIN_TOKEN", "not-for-your-eyes");
-    let (code, out, err) = run(&config, &["config", "show", "--output", "json"]).await;
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert!(!out.contains("not-for-your-eyes"), "{out}");
-    let all: Vec<Value> = serde_json::from_str(&out).unwrap();
-    let is = |key: &str, value: &str, origin: &str| {
-        let found = all.iter().find(|one| one["key"] == key).unwrap_or_else(|| panic!("no {key} in {out}"));
-        assert_eq!((found["value"].as_str(), found["origin"].as_str()), (Some(value), Some(origin)), "{key}");
-    };
-    is("mode", "sidecar", "EBBTIDE_CONFIG_YAML:1:7");
-    is("drain.hold", "12s", "EBBTIDE_HOLD");
-    is("drain.app_stop", "5s", "default");
-    is("admin.token", "(set)", "EBBTIDE_ADMIN_TOKEN");
-    let (code, out, _) = run(&config, &["config", "show"]).await;
-    assert_eq!(code, Some(0));
-    assert_eq!(out.lines().count(), all.len());
-}
-
-#[tokio::test]
 async fn drain_answers_json_as_well() {
     let (_app, ebbtide) = serving(Config::new()).await;
     let output = ebbtide.run(&["drain", "--output", "json"]).await;
@@ -139,7 +129,14 @@ async fn drain_answers_json_as_well() {
 #[tokio::test]
 async fn a_reader_that_has_had_enough_is_no_failure() {
     let (_app, ebbtide) = serving(Config::new()).await;
-    for arguments in [&["--help"] as &[&str], &["run", "--help"], &["config", "show"], &["status"], &["drain"]] {
+    for arguments in [
+        &["--help"] as &[&str],
+        &["run", "--help"],
+        &["config", "show"],
+        &["config", "schema"],
+        &["status"],
+        &["drain"],
+    ] {
         let mut command = ebbtide.config.command(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         drop(child.stdout.take());
