@@ -113,14 +113,14 @@ fn show(matches: &ArgMatches, output: Output) -> ExitCode {
 
 fn check(file: &Path, output: Output) -> ExitCode {
     let name = file.display().to_string();
-    let text = match std::fs::read(file) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+    let bytes = match std::fs::read(file) {
+        Ok(bytes) => bytes,
         Err(error) => {
             complain(&format!("{name} can't be read: {error}"));
             return ExitCode::from(FAILED);
         }
     };
-    let result = config::check_text(&name, &text);
+    let result = config::check_bytes(&name, bytes);
     let (errors, warnings) = match &result {
         Ok(loaded) => (Vec::new(), warnings(loaded)),
         Err(errors) => (errors.iter().map(ConfigError::to_string).collect(), Vec::new()),

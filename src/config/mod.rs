@@ -53,6 +53,14 @@ pub fn check_text(name: &str, text: &str) -> Result<Loaded, Vec<ConfigError>> {
     validate::validate(source::collect_text(name, text))
 }
 
+/// The same for a file that may be no text at all.
+///
+/// # Errors
+/// Every fault in it.
+pub fn check_bytes(name: &str, bytes: Vec<u8>) -> Result<Loaded, Vec<ConfigError>> {
+    validate::validate(source::collect_bytes(name, bytes))
+}
+
 /// Where `ebbtide drain` and `ebbtide status` look for the process: only `control_socket` matters, whatever else may
 /// be missing or wrong. `flag` is the text of `--control-socket`.
 ///

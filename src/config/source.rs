@@ -71,6 +71,14 @@ pub(super) fn collect_text(name: &str, text: &str) -> Layer {
     layer
 }
 
+/// The same for what may be no text.
+pub(super) fn collect_bytes(name: &str, bytes: Vec<u8>) -> Layer {
+    match String::from_utf8(bytes) {
+        Ok(text) => collect_text(name, &text),
+        Err(_) => unreadable(name.to_owned(), Fault::new(NOT_TEXT)),
+    }
+}
+
 /// `--control-socket` in the form of [`collect`].
 pub(super) fn socket_flag(text: Option<&str>) -> Vec<(String, String)> {
     text.map(|text| (CONTROL_SOCKET.to_owned(), text.to_owned())).into_iter().collect()
@@ -80,11 +88,15 @@ fn from_file(path: &Path) -> Layer {
     let name = path.display().to_string();
     let fault = match read_bounded(path).map(String::from_utf8) {
         Ok(Ok(text)) => return yaml::parse(&name, &text),
-        Ok(Err(_)) => Fault::new("is not UTF-8 text"),
+        Ok(Err(_)) => Fault::new(NOT_TEXT),
         Err(error) => {
             Fault::new(format!("can't be read: {error}")).hint("check the path given by --config or EBBTIDE_CONFIG")
         }
     };
+    unreadable(name, fault)
+}
+
+fn unreadable(name: String, fault: Fault) -> Layer {
     Layer { errors: vec![ConfigError::new(Origin::Whole(name), "", None, fault)], incomplete: true, ..Layer::default() }
 }
 
@@ -106,7 +118,7 @@ fn from_environment(env: &Environment) -> Layer {
         let key = KEYS.iter().find(|key| key.env == Some(name));
         let Some(text) = value.to_str() else {
             let path = key.map_or("", |key| key.path);
-            layer.errors.push(ConfigError::new(origin, path, None, Fault::new("is not UTF-8 text")));
+            layer.errors.push(ConfigError::new(origin, path, None, Fault::new(NOT_TEXT)));
             continue;
         };
         match key {
@@ -346,5 +358,7 @@ fn is_hold_part(path: &str) -> bool {
 const OF_FIRST_LISTENER: [&str; 4] = [BIND, TLS_CERTIFICATES, UPSTREAM_CA, UPSTREAM_NAME];
 
 const PREFIX: &str = "EBBTIDE_";
+
+const NOT_TEXT: &str = "is not UTF-8 text";
 
 const SET_UPSTREAM: &str = "set EBBTIDE_UPSTREAM (or --upstream) to the app, like http://127.0.0.1:8080";

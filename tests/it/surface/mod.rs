@@ -6,6 +6,7 @@ mod control;
 mod metrics;
 mod process;
 mod cli;
+mod settings;
 
 use std::net::SocketAddr;
 use std::time::Duration;
