@@ -113,14 +113,13 @@ fn show(matches: &ArgMatches, output: Output) -> ExitCode {
 
 fn check(file: &Path, output: Output) -> ExitCode {
     let name = file.display().to_string();
-    let bytes = match std::fs::read(file) {
-        Ok(bytes) => bytes,
+    let result = match config::check_file(file) {
+        Ok(result) => result,
         Err(error) => {
             complain(&format!("{name} can't be read: {error}"));
             return ExitCode::from(FAILED);
         }
     };
-    let result = config::check_bytes(&name, bytes);
     let (errors, warnings) = match &result {
         Ok(loaded) => (Vec::new(), warnings(loaded)),
         Err(errors) => (errors.iter().map(ConfigError::to_string).collect(), Vec::new()),

@@ -18,6 +18,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -53,12 +54,12 @@ pub fn check_text(name: &str, text: &str) -> Result<Loaded, Vec<ConfigError>> {
     validate::validate(source::collect_text(name, text))
 }
 
-/// The same for a file that may be no text at all.
+/// Reads one file alone, as [`check_text`] does.
 ///
 /// # Errors
-/// Every fault in it.
-pub fn check_bytes(name: &str, bytes: Vec<u8>) -> Result<Loaded, Vec<ConfigError>> {
-    validate::validate(source::collect_bytes(name, bytes))
+/// The outer one: it can't be read. The inner one: every fault in it.
+pub fn check_file(path: &Path) -> io::Result<Result<Loaded, Vec<ConfigError>>> {
+    source::collect_file(path).map(validate::validate)
 }
 
 /// Where `ebbtide drain` and `ebbtide status` look for the process: only `control_socket` matters, whatever else may

@@ -71,12 +71,13 @@ pub(super) fn collect_text(name: &str, text: &str) -> Layer {
     layer
 }
 
-/// The same for what may be no text.
-pub(super) fn collect_bytes(name: &str, bytes: Vec<u8>) -> Layer {
-    match String::from_utf8(bytes) {
-        Ok(text) => collect_text(name, &text),
-        Err(_) => unreadable(name.to_owned(), Fault::new(NOT_TEXT)),
-    }
+/// One file and nothing else.
+pub(super) fn collect_file(path: &Path) -> io::Result<Layer> {
+    let name = path.display().to_string();
+    Ok(match read_text(path)? {
+        Ok(text) => collect_text(&name, &text),
+        Err(fault) => unreadable(name, fault),
+    })
 }
 
 /// `--control-socket` in the form of [`collect`].
@@ -86,9 +87,9 @@ pub(super) fn socket_flag(text: Option<&str>) -> Vec<(String, String)> {
 
 fn from_file(path: &Path) -> Layer {
     let name = path.display().to_string();
-    let fault = match read_bounded(path).map(String::from_utf8) {
+    let fault = match read_text(path) {
         Ok(Ok(text)) => return yaml::parse(&name, &text),
-        Ok(Err(_)) => Fault::new(NOT_TEXT),
+        Ok(Err(fault)) => fault,
         Err(error) => {
             Fault::new(format!("can't be read: {error}")).hint("check the path given by --config or EBBTIDE_CONFIG")
         }
@@ -101,14 +102,14 @@ fn unreadable(name: String, fault: Fault) -> Layer {
 }
 
 /// Stops soon after the size that a file may have: the path may lead to a device.
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+fn read_text(path: &Path) -> io::Result<Result<String, Fault>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(yaml::LARGEST + 1).unwrap_or(u64::MAX);
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;
     if bytes.len() > yaml::LARGEST {
-        return Err(io::Error::other(yaml::too_large()));
+        return Ok(Err(Fault::new(yaml::too_large())));
     }
-    Ok(bytes)
+    Ok(String::from_utf8(bytes).map_err(|_| Fault::new(NOT_TEXT)))
 }
 
 fn from_environment(env: &Environment) -> Layer {

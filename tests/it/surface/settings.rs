@@ -155,13 +155,15 @@ async fn no_output_holds_the_token() {
 }
 
 #[tokio::test]
-async fn config_check_and_config_show_agree_on_a_file_that_is_no_text() {
+async fn config_check_and_config_show_agree_on_what_is_no_text() {
     let config = bare();
     let path = config.path("latin1.yaml").display().to_string();
     std::fs::write(&path, b"# caf\xe9\nlisteners: [{name: web, upstream: 'http://127.0.0.1:8080'}]\n").unwrap();
-    for arguments in [&["config", "check", &path] as &[&str], &["config", "show", "--config", &path]] {
-        let (code, out, err) = run(&config, arguments).await;
-        assert_eq!((code, out.as_str(), err), (Some(2), "", format!("ebbtide: {path}: is not UTF-8 text\n")));
+    for (path, fault) in [(path.as_str(), "is not UTF-8 text"), ("/dev/zero", "has more than 128 KiB")] {
+        for arguments in [&["config", "check", path] as &[&str], &["config", "show", "--config", path]] {
+            let (code, out, err) = run(&config, arguments).await;
+            assert_eq!((code, out.as_str(), err), (Some(2), "", format!("ebbtide: {path}: {fault}\n")));
+        }
     }
 }
 
