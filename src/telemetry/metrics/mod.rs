@@ -7,7 +7,6 @@ mod labels;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -21,6 +20,7 @@ use crate::lifecycle::budget::Budget;
 use crate::lifecycle::in_flight::Work;
 use crate::lifecycle::machine::Findings;
 use crate::lifecycle::phase::Phase;
+use crate::lifecycle::tick::Tick;
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -214,7 +214,8 @@ impl Metrics {
         for (name, upstream) in lifecycle.upstreams() {
             self.set("ebbtide_upstream_up", Some(("listener", name)), f64::from(u8::from(upstream.is_up())));
         }
-        let since_t0 = |t0| tallies.last_arrival().map_or(Duration::ZERO, |last| last.since(t0));
+        let since_t0 =
+            |last: Option<Tick>| last.zip(snapshot.t0).map_or(0.0, |(last, t0)| last.since(t0).as_secs_f64());
         let t0 = snapshot.t0.map_or(0.0, |t0| self.started + t0.since_start().as_secs_f64());
         let millis = |value: Option<u64>| value.unwrap_or(0) as f64 / 1000.0;
         let flag = |value: bool| f64::from(u8::from(value && self.sidecar));
@@ -222,15 +223,14 @@ impl Metrics {
             ("ebbtide_connections", tallies.connections.load(Relaxed) as f64),
             ("ebbtide_outbound_connections", tallies.outbound.load(Relaxed) as f64),
             ("ebbtide_parked_requests", tallies.parked.load(Relaxed) as f64),
-            (
-                "ebbtide_last_arrival_after_termination_seconds",
-                snapshot.t0.map_or(Duration::ZERO, since_t0).as_secs_f64(),
-            ),
+            ("ebbtide_last_arrival_after_termination_seconds", since_t0(tallies.last_arrival())),
+            ("ebbtide_last_connection_after_termination_seconds", since_t0(tallies.last_connection())),
             ("ebbtide_termination_start_time_seconds", t0),
             ("ebbtide_hold_duration_seconds", millis(findings.hold_ms)),
             ("ebbtide_drain_duration_seconds", millis(findings.drain_ms)),
             ("ebbtide_own_hook_missing", flag(findings.own_hook_missing)),
             ("ebbtide_app_hook_missing", flag(findings.app_hook_missing)),
+            ("ebbtide_grace_used_up_after_seconds", millis(findings.grace_used_up_after_ms)),
             ("ebbtide_app_restarts", f64::from(findings.app_restarts)),
             ("ebbtide_app_hooks_open", self.app_hooks_open.load(Relaxed) as f64),
         ] {

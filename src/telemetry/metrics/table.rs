@@ -149,6 +149,10 @@ pub const TABLE: &[Row] = &[
     counter("ebbtide_late_refusals_total", "Requests that were refused because the drain was over."),
     counter("ebbtide_late_bytes_total", "Bytes that came after ebbtide had closed its side of a connection."),
     gauge("ebbtide_last_arrival_after_termination_seconds", "Latest arrival that counts, seconds after t0."),
+    gauge(
+        "ebbtide_last_connection_after_termination_seconds",
+        "Latest new connection that counts, seconds after t0: a hold of that length would have covered it.",
+    ),
     gauge("ebbtide_termination_start_time_seconds", "Unix time of t0; 0 before."),
     gauge("ebbtide_hold_duration_seconds", "How long the hold took; 0 before its end."),
     gauge("ebbtide_drain_duration_seconds", "How long the drain took after the hold; 0 before its end."),
@@ -156,6 +160,10 @@ pub const TABLE: &[Row] = &[
     gauge("ebbtide_budget_shrunk", "1 if a part set by the user had to shrink to fit the grace period."),
     gauge("ebbtide_own_hook_missing", "1 if the termination began with a signal in sidecar mode."),
     gauge("ebbtide_app_hook_missing", "1 if no app hook has joined the termination in sidecar mode."),
+    gauge(
+        "ebbtide_grace_used_up_after_seconds",
+        "When SIGTERM came although the app still ran, seconds after t0: the real grace period; 0 if it did not.",
+    ),
     gauge("ebbtide_app_hooks_open", "Calls of /app-stop that are being held."),
     gauge("ebbtide_app_restarts", "App-only restarts announced by an app hook."),
     counter("ebbtide_accept_errors_total", "Failed accepts (out of descriptors or memory)."),

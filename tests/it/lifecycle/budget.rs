@@ -33,6 +33,7 @@ async fn a_real_grace_is_used_up(real: u64) {
     let signalled = pod.timeline().wait_for(Event::Signalled(EBBTIDE, Signal::TERM), SECONDS(real) + SOON).await;
     pod.ebbtide().phase_becomes("closing", SOON).await;
     let refused = send(address, &Request::get("/"), SOON).await;
+    let after = pod.ebbtide().metrics().await.value("ebbtide_grace_used_up_after_seconds", &[]);
     let exit = pod.exit(EBBTIDE, SOON).await;
     let took = pod.timeline().at(Event::Exited(EBBTIDE, OK)).since(signalled);
     deletion.finished().await;
@@ -40,6 +41,8 @@ async fn a_real_grace_is_used_up(real: u64) {
     assert_eq!(exit, OK, "killed\n{}", pod.timeline().table());
     assert!(took < SECONDS(2), "{took:?} is more than the kubelet gives");
     assert_eq!(pod.exit_of(APP), Some(KILLED));
+    let after = after.expect("a sample");
+    assert!(after > 0.0 && after <= real as f64 + 1.0, "{after} s, as the kubelet gave");
     let refused = refused.expect("an answer");
     assert_eq!((refused.status, refused.closes()), (503, 1));
     let unanswered = unanswered.await.unwrap().expect("an answer");

@@ -102,7 +102,8 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
         scrapes
     });
 
-    // The script: 30 requests before t0, 20 in the hold, one app error, one client that leaves, an idle connection.
+    // The script: 30 requests before t0, 20 in the hold (one on a new connection), one app error, one client that
+    // leaves, an idle connection.
     let pool = Pool::new(pod.address(), 5);
     for _ in 0..30 {
         assert!(pool.send(&Request::echo(100), &fresh_id(), SOON).await.1.is_some());
@@ -116,9 +117,10 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
     let deletion = pod.delete(14);
     let t0 = pod.timeline().wait_for(Event::Deleting(14), SOON).await;
     tokio::time::sleep(MOMENT).await;
-    for _ in 0..20 {
+    for _ in 0..19 {
         assert!(pool.send(&Request::echo(100), &fresh_id(), SOON).await.1.is_some());
     }
+    assert!(send(pod.address(), &Request::echo(100), SOON).await.is_ok());
     deletion.finished().await;
     let scrapes = scraping.await.unwrap();
 
@@ -152,6 +154,8 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
     assert_eq!(value("ebbtide_requests_after_termination_total", &[]), 20.0);
     let arrival = value("ebbtide_last_arrival_after_termination_seconds", &[]);
     assert!((0.2..4.0).contains(&arrival), "{arrival}");
+    let connection = value("ebbtide_last_connection_after_termination_seconds", &[]);
+    assert!((0.2..=arrival).contains(&connection), "{connection}");
     let hold = value("ebbtide_hold_duration_seconds", &[]);
     assert!((2.0..4.0).contains(&hold), "{hold}");
     let started = value("ebbtide_termination_start_time_seconds", &[]);
@@ -172,6 +176,8 @@ async fn scrapes_through_a_deletion_agree_with_the_clients_and_the_report() {
     assert_eq!(number("late_arrivals"), value("ebbtide_late_arrivals_total", &[]));
     assert_eq!(number("late_refusals"), value("ebbtide_late_refusals_total", &[]));
     assert!((number("last_arrival_seconds") - arrival).abs() < 0.001);
+    assert_eq!(number("hold_needed_seconds"), connection.ceil());
+    assert_eq!(value("ebbtide_grace_used_up_after_seconds", &[]), 0.0);
     for (part, label, metric) in [
         ("requests", "outcome", "ebbtide_requests_total"),
         ("notices", "kind", "ebbtide_notices_total"),
