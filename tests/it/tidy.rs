@@ -12,11 +12,11 @@ use ebbtide::telemetry::metrics::TABLE;
 
 const LONGEST_FILE: usize = 400;
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -49,7 +49,7 @@ fn pages() -> Vec<String> {
 }
 
 /// Panics with all findings at once.
-fn assert_none(rule: &str, findings: Vec<String>) {
+pub(crate) fn assert_none(rule: &str, findings: Vec<String>) {
     assert!(findings.is_empty(), "{rule}:\n{}", findings.join("\n"));
 }
 
@@ -248,7 +248,7 @@ fn the_troubleshooting_page_has_our_own_answers() {
 }
 
 /// What stands between `<!-- NAME -->` and `<!-- /NAME -->`; `UPDATE_EXPECT=1` writes it.
-fn assert_part(page: &str, name: &str, part: &str) {
+pub(crate) fn assert_part(page: &str, name: &str, part: &str) {
     let text = read(page);
     let (start, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
     let (before, rest) = text.split_once(&start).unwrap_or_else(|| panic!("{page}: no {start}"));

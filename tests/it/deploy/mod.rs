@@ -1,7 +1,14 @@
-//! Owns tests of the example workloads: what they must say, and that ebbtide takes what they say.
+//! Owns tests of what is ready to be applied. Here: the example workloads, what they must say, and that ebbtide takes
+//! what they say.
+
+mod component;
+mod monitoring;
+mod queries;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use ebbtide::config::{Direction, Environment, Mode, load};
@@ -15,10 +22,26 @@ fn folder() -> PathBuf {
 
 /// A file of the plain workload, or by `../tls/` of the one with TLS.
 fn read(name: &str) -> Value {
-    let text = std::fs::read_to_string(folder().join(name)).unwrap();
-    let documents = Yaml::load_from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(documents.len(), 1, "{name}");
-    to_json(&documents[0])
+    let documents = documents(&std::fs::read_to_string(folder().join(name)).unwrap());
+    let [document] = <[Value; 1]>::try_from(documents).unwrap_or_else(|several| panic!("{name}: {several:?}"));
+    document
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents = Yaml::load_from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    documents.iter().map(to_json).collect()
+}
+
+/// What a program writes; `None` where it is not installed, and then it says so.
+fn output_of(program: &str, arguments: &[&str], folder: &Path) -> Option<Output> {
+    match Command::new(program).args(arguments).current_dir(folder).output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: no {program} here");
+            None
+        }
+        Err(error) => panic!("{program}: {error}"),
+    }
 }
 
 fn to_json(yaml: &Yaml<'_>) -> Value {
@@ -147,8 +170,8 @@ fn selectors_names_and_files_belong_together() {
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
     assert_eq!(&read("service.yaml")["spec"]["selector"], labels);
-    let monitor = read("podmonitor.yaml");
-    assert_eq!(&monitor["spec"]["selector"]["matchLabels"], labels);
+    let monitor = read("../monitoring/podmonitor.yaml");
+    assert_eq!(monitor["spec"]["selector"], json!({}), "all pods; the port's name selects");
     let port = monitor["spec"]["podMetricsEndpoints"][0]["port"].as_str().unwrap().to_owned();
     assert_eq!(sidecar()["ports"][1]["name"], json!(port));
     assert!(port.len() <= 15, "Kubernetes allows no longer port names");
@@ -158,6 +181,7 @@ fn selectors_names_and_files_belong_together() {
     }
     assert_eq!(kustomization["images"][0]["name"], sidecar()["image"]);
     assert_eq!(kustomization["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(read("../component/kustomization.yaml")["images"], kustomization["images"]);
 }
 
 #[test]
