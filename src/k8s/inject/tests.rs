@@ -1,6 +1,7 @@
 use super::*;
 use crate::k8s::document::{self, Node};
 
+mod cases;
 mod generate;
 
 fn read(text: &str) -> Vec<Document> {
