@@ -7,7 +7,7 @@ mod silence;
 use json_patch::PatchOperation;
 
 pub use self::input::{Input, KubeVersion, Options, Platform};
-pub use self::rules::RULES;
+pub use self::rules::{RETIRED, RULES};
 use super::document::{self, Fault};
 use super::workload::Workload;
 
@@ -46,6 +46,8 @@ pub struct Finding {
     pub rule: &'static Rule,
     /// The rule's, unless this case is less bad.
     pub severity: Severity,
+    /// Which of the input's objects has it, in the order in which [`super::object::objects`] gives them.
+    pub index: usize,
     /// `Deployment/web`.
     pub object: String,
     /// The object's namespace, empty if the manifest names none.
@@ -72,11 +74,20 @@ pub struct Report<'a> {
     findings: Vec<Finding>,
 }
 
+/// What all rules found.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// In the order of files and lines.
+    pub findings: Vec<Finding>,
+    /// How many objects with pods were looked at.
+    pub workloads: usize,
+}
+
 /// Runs all rules.
 ///
 /// # Errors
 /// An input that can't be read as manifests.
-pub fn check(documents: &[document::Document], options: &Options) -> Result<Vec<Finding>, Fault> {
+pub fn check(documents: &[document::Document], options: &Options) -> Result<Checked, Fault> {
     let objects = super::object::objects(documents)?;
     let input = Input::new(documents, &objects, options)?;
     let mut findings = Vec::new();
@@ -87,7 +98,7 @@ pub fn check(documents: &[document::Document], options: &Options) -> Result<Vec<
     }
     silence::apply(&input, &mut findings);
     findings.sort_by(|a, b| (&a.file, a.place, a.rule.id).cmp(&(&b.file, b.place, b.rule.id)));
-    Ok(findings)
+    Ok(Checked { findings, workloads: input.workloads.len() })
 }
 
 // === impl Report ===
@@ -100,10 +111,12 @@ impl Report<'_> {
 
     /// A finding in any object.
     pub fn add_to(&mut self, object: &super::object::Object, path: &str, message: impl Into<String>) -> &mut Finding {
+        let index = self.input.objects.iter().position(|one| std::ptr::eq(one, object)).unwrap_or_default();
         let fault = object.fault(&self.input.documents[object.document], path, message);
         self.findings.push(Finding {
             rule: self.rule,
             severity: self.rule.severity,
+            index,
             object: object.title(),
             namespace: object.namespace.clone(),
             file: fault.file,
@@ -135,3 +148,6 @@ impl Finding {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

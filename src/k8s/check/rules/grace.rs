@@ -1,9 +1,21 @@
 //! Rules about the grace period and what must fit into it.
 
-use crate::k8s::check::{Input, Report};
+use crate::k8s::check::{Input, Report, Rule, Severity};
 use crate::k8s::hook;
 
-pub(super) fn hook_not_shorter(input: &Input<'_>, report: &mut Report<'_>) {
+pub(super) static EB001: Rule = Rule {
+    id: "EB001",
+    name: "hook-not-shorter-than-grace",
+    severity: Severity::Error,
+    summary: "A preStop hook sleeps as long as the grace period, or longer.",
+    why: "The grace period runs from the deletion on, hooks included. The kubelet kills the container in the middle of \
+          its hook: the app never gets SIGTERM with time to act on it, and what is in flight is lost.",
+    fix: "Raise terminationGracePeriodSeconds above the sleep and what the app needs to stop, or let ebbtide hold \
+          SIGTERM back instead of the sleep.",
+    run: hook_not_shorter,
+};
+
+fn hook_not_shorter(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in &input.workloads {
         let grace = workload.grace();
         for place in workload.containers() {
