@@ -1,10 +1,8 @@
 //! Service meshes: whether a pod is in one, and what ebbtide must leave to it.
 
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
-use serde_json::Value;
-
 use super::object::{Object, escape};
 use super::workload::is_ebbtide;
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 
 /// A service mesh whose proxy intercepts a pod's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,16 +108,15 @@ impl Mesh {
         }
     }
 
-    /// Whether the pod says that only some inbound ports are intercepted, and this one is not among them.
+    /// Whether the proxy intercepts connections to this port of the pods.
     #[must_use]
-    pub fn leaves_alone(self, metadata: &Value, port: u16) -> bool {
-        let included = metadata.pointer("/annotations/traffic.sidecar.istio.io~1includeInboundPorts");
-        match (self, included.and_then(Value::as_str)) {
-            (Self::Istio, Some(ports)) => {
-                !ports.split(',').any(|part| part.trim() == "*" || part.trim().parse() == Ok(port))
-            }
-            (Self::Istio, None) | (Self::Linkerd, _) => false,
-        }
+    pub fn intercepts(self, template: &PodTemplateSpec, port: u16) -> bool {
+        let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+        let says = |name: &str| annotations.and_then(|all| all.get(name)).map(String::as_str);
+        let included = says("traffic.sidecar.istio.io/includeInboundPorts").filter(|_| self == Self::Istio);
+        let is_included =
+            |ports: &str| ports.split(',').map(str::trim).any(|part| part == "*" || part.parse() == Ok(port));
+        included.is_none_or(is_included) && self.with_excluded(says(self.excluded_ports()), port).is_some()
     }
 }
 
@@ -129,7 +126,7 @@ const LINKERD_INJECT: &str = "linkerd.io/inject";
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -200,6 +197,12 @@ mod tests {
             (Some("14000-14100"), None),
         ] {
             assert_eq!(Mesh::Linkerd.with_excluded(before, 14090).as_deref(), after, "{before:?}");
+            let annotations = json!({"config.linkerd.io/skip-inbound-ports": before.unwrap_or_default()});
+            let template = template(&json!({"metadata": {"annotations": annotations}}));
+            assert_eq!(Mesh::Linkerd.intercepts(&template, 14090), after.is_some(), "{before:?}");
+            assert!(Mesh::Istio.intercepts(&template, 14090));
         }
+        let only = json!({"metadata": {"annotations": {"traffic.sidecar.istio.io/includeInboundPorts": "14080"}}});
+        assert!(!Mesh::Istio.intercepts(&template(&only), 14090));
     }
 }

@@ -185,9 +185,15 @@ pub fn configuration(container: &Container) -> Result<Loaded, Vec<ConfigError>> 
     config::load(None, &environment(container), &[])
 }
 
-/// The `EBBTIDE_*` variables of a container.
+/// The variables of a container, but for the one that names a file.
 #[must_use]
 pub fn environment(container: &Container) -> Environment {
+    variables(container).into_iter().filter(|(name, _)| name != "EBBTIDE_CONFIG").collect()
+}
+
+/// The variables of a container of which the manifest tells the value.
+#[must_use]
+pub fn variables(container: &Container) -> Vec<(String, String)> {
     let mut known: Vec<(String, String)> = Vec::new();
     let values = || container.env.iter().flatten().filter_map(|variable| variable.value.as_deref());
     let address = if values().any(|value| value.contains("[$(")) { SOME_IPV6 } else { SOME_ADDRESS };
@@ -204,13 +210,13 @@ pub fn environment(container: &Container) -> Environment {
         };
         known.push((variable.name.clone(), value));
     }
-    known.into_iter().filter(|(name, _)| name != "EBBTIDE_CONFIG").collect()
+    known
 }
 
 /// What the API server fills in.
 const DEFAULT_GRACE: i64 = 30;
 
 /// Of RFC 5737: stands for the pod's address, which no manifest knows.
-const SOME_ADDRESS: &str = "192.0.2.1";
+pub(super) const SOME_ADDRESS: &str = "192.0.2.1";
 /// Of RFC 3849, where it is written in brackets.
-const SOME_IPV6: &str = "2001:db8::1";
+pub(super) const SOME_IPV6: &str = "2001:db8::1";

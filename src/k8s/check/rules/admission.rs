@@ -1,0 +1,283 @@
+//! Rules about injection: the webhook that does it, the pods that ask for it, and the annotations that steer it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::Value;
+
+use super::{front, select};
+use crate::k8s::check::silence;
+use crate::k8s::check::{Input, RETIRED, RULES, Report, Rule, Severity};
+use crate::k8s::object::{Object, escape};
+
+pub(super) static EB051: Rule = Rule {
+    id: "EB051",
+    name: "webhook-can-stop-the-cluster",
+    severity: Severity::Error,
+    summary: "ebbtide's webhook can keep system pods, or its own, from being created.",
+    why: "With failurePolicy Fail no pod that the webhook is asked about is created while it is down. If these are its own \
+          pods, it never comes back; if they are those of kube-system, the cluster does not. A long timeout keeps every pod \
+          waiting whenever it is slow.",
+    fix: "Ask for opted-in pods only (objectSelector on ebbtide.dev/inject), or leave out kube-system and the webhook's own \
+          namespace by kubernetes.io/metadata.name; a timeout of some seconds.",
+    run: webhook,
+};
+
+pub(super) static EB052: Rule = Rule {
+    id: "EB052",
+    name: "opted-in-without-ebbtide",
+    severity: Severity::Warning,
+    summary: "A pod asks for ebbtide and has none.",
+    why: "A webhook with failurePolicy Ignore lets pods start without ebbtide when it is away, and an injection that nobody \
+          runs does nothing. Such a pod loses requests at its end, and looks like the others.",
+    fix: "Delete the pod so that it is made again, or run ebbtide inject over the manifest.",
+    run: opted_in,
+};
+
+pub(super) static EB053: Rule = Rule {
+    id: "EB053",
+    name: "annotation",
+    severity: Severity::Warning,
+    summary: "An annotation ebbtide.dev/... is unknown, or says nothing that can be read.",
+    why: "It does nothing, while somebody believes that it does. A rule that is silenced without a reason is not silenced.",
+    fix: "docs/user/inject.md has the list of the options; they stand on the pod template. The value of \
+          ebbtide.dev/ignore-EB001 is the reason.",
+    run: annotations,
+};
+
+/// What both kinds of webhooks say of when they are called.
+struct Webhook<'a> {
+    name: &'a str,
+    failure_policy: Option<&'a str>,
+    timeout: Option<i32>,
+    namespaces: Option<&'a LabelSelector>,
+    objects: Option<&'a LabelSelector>,
+    conditions: Option<&'a Vec<MatchCondition>>,
+    client: &'a WebhookClientConfig,
+}
+
+/// Of one type of webhook; the two differ in nothing that is looked at.
+macro_rules! webhooks {
+    ($configuration:expr) => {
+        $configuration.webhooks.iter().flatten().map(|webhook| Webhook {
+            name: &webhook.name,
+            failure_policy: webhook.failure_policy.as_deref(),
+            timeout: webhook.timeout_seconds,
+            namespaces: webhook.namespace_selector.as_ref(),
+            objects: webhook.object_selector.as_ref(),
+            conditions: webhook.match_conditions.as_ref(),
+            client: &webhook.client_config,
+        })
+    };
+}
+
+fn webhook(input: &Input<'_>, report: &mut Report<'_>) {
+    let group = "admissionregistration.k8s.io";
+    for (object, configuration) in input.all::<MutatingWebhookConfiguration>(group, "MutatingWebhookConfiguration") {
+        webhooks!(configuration).enumerate().for_each(|(index, one)| one_webhook(object, index, &one, report));
+    }
+    for (object, configuration) in input.all::<ValidatingWebhookConfiguration>(group, "ValidatingWebhookConfiguration")
+    {
+        webhooks!(configuration).enumerate().for_each(|(index, one)| one_webhook(object, index, &one, report));
+    }
+}
+
+fn one_webhook(object: &Object, index: usize, webhook: &Webhook<'_>, report: &mut Report<'_>) {
+    let service = webhook.client.service.as_ref();
+    let names = [object.name.as_str(), webhook.name, service.map_or("", |service| service.name.as_str())];
+    if !names.iter().any(|name| name.contains("ebbtide")) {
+        return;
+    }
+    let at = format!("/webhooks/{index}");
+    if let Some(timeout) = webhook.timeout.filter(|timeout| *timeout > LONGEST_TIMEOUT) {
+        let message = format!("webhook {} may keep each pod waiting for {timeout} s", webhook.name);
+        let path = format!("{at}/timeoutSeconds");
+        report.add_to(object, &path, message).severity(Severity::Warning).fix(object, |object| {
+            if let Some(timeout) = object.pointer_mut(&path) {
+                *timeout = LONGEST_TIMEOUT.into();
+            }
+        });
+    }
+    // A condition may leave out what the selectors don't.
+    let has_conditions = webhook.conditions.is_some_and(|conditions| !conditions.is_empty());
+    if webhook.failure_policy == Some("Ignore") || has_conditions {
+        return;
+    }
+    let is_asked = |namespace: &str| {
+        let labels = BTreeMap::from([("kubernetes.io/metadata.name", namespace)]);
+        webhook.namespaces.is_none_or(|selector| select::matches(selector, &labels))
+            && webhook.objects.is_none_or(|selector| select::matches(selector, &BTreeMap::new()))
+    };
+    let own = service.map(|service| service.namespace.as_str());
+    let mut asked: Vec<&str> = ["kube-system"].into_iter().chain(own).filter(|namespace| is_asked(namespace)).collect();
+    asked.dedup();
+    if !asked.is_empty() {
+        let message = format!(
+            "webhook {} has failurePolicy Fail and is asked about pods of {}: while it is down they can't be created",
+            webhook.name,
+            asked.join(" and "),
+        );
+        report.add_to(object, &at, message);
+    }
+}
+
+fn opted_in(input: &Input<'_>, report: &mut Report<'_>) {
+    let has_webhook = input
+        .objects
+        .iter()
+        .any(|object| object.kind == "MutatingWebhookConfiguration" && object.value.to_string().contains("ebbtide"));
+    for workload in &input.workloads {
+        let label = workload.labels().find(|(name, _)| *name == INJECT).map(|(_, value)| value);
+        let says = |value: Option<&str>| value.is_some_and(|value| value == "true" || value == "enabled");
+        let (is_annotated, is_labelled) = (says(workload.annotation(INJECT)), says(label));
+        if !(is_annotated || is_labelled) || front::all(workload).next().is_some() {
+            continue;
+        }
+        let is_running = workload.object.kind == "Pod" && workload.object.value.pointer("/metadata/uid").is_some();
+        if has_webhook && !is_running {
+            // The template stays as it is; the pods get it.
+            continue;
+        }
+        let field = if is_annotated { "annotations" } else { "labels" };
+        let path = format!("{}/metadata/{field}/{}", workload.path, escape(INJECT));
+        let (severity, what) = match is_running {
+            true => (Severity::Error, "the pod runs without it, and loses requests at its end"),
+            false => (Severity::Warning, "nothing has put it in"),
+        };
+        report.add(workload, &path, format!("{INJECT} asks for ebbtide, and {what}")).severity(severity);
+    }
+}
+
+/// What an annotation may say.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Form {
+    Text,
+    Switch,
+    Duration,
+    Port,
+    Quantity,
+    Word(&'static [&'static str]),
+    Json,
+}
+
+/// The annotations `ebbtide.dev/...` and what they may say; of them the options count on a pod template only.
+const OPTIONS: &[(&str, Form)] = &[
+    ("image", Form::Text),
+    ("ports", Form::Text),
+    ("outbound", Form::Text),
+    ("hold", Form::Duration),
+    ("app-stop", Form::Duration),
+    ("upstream-host", Form::Text),
+    ("cpu-request", Form::Quantity),
+    ("memory-request", Form::Quantity),
+    ("memory-limit", Form::Quantity),
+    ("replace-hook", Form::Switch),
+    ("keep-hook", Form::Switch),
+    ("admin-port", Form::Port),
+    ("listen-port", Form::Port),
+    ("mesh", Form::Word(&["auto", "istio", "linkerd", "none"])),
+    ("inject", Form::Switch),
+    ("injected", Form::Json),
+];
+
+/// What stands on objects without pods.
+const ELSEWHERE: &[(&str, Form)] = &[("original-target-ports", Form::Text), ("inject", Form::Switch)];
+
+fn annotations(input: &Input<'_>, report: &mut Report<'_>) {
+    for object in input.objects {
+        let template = object.template_path(input.options.template_path.as_deref());
+        let of_template = template.filter(|path| !path.is_empty());
+        for at in std::iter::once("").chain(of_template) {
+            let metadata = format!("{at}/metadata/annotations");
+            let annotations = object.value.pointer(&metadata).and_then(Value::as_object);
+            for (name, value) in annotations.into_iter().flatten() {
+                let Some(option) = name.strip_prefix("ebbtide.dev/") else { continue };
+                let is_template = template == Some(at);
+                if let Some(reason) = wrong(option, value.as_str().unwrap_or_default(), is_template, template.is_some())
+                {
+                    report.add_to(object, &format!("{metadata}/{}", escape(name)), format!("{name}: {reason}"));
+                }
+            }
+        }
+    }
+}
+
+fn wrong(option: &str, value: &str, is_template: bool, has_template: bool) -> Option<String> {
+    if let Some(id) = format!("ebbtide.dev/{option}").strip_prefix(silence::PREFIX) {
+        let is_known = RULES.iter().any(|rule| rule.id == id) || RETIRED.contains(&id);
+        return match (is_known, value.trim().is_empty()) {
+            (false, _) => Some(format!("there is no rule {id}")),
+            (true, true) => Some("the value must be the reason why; without one the rule is not silenced".to_owned()),
+            (true, false) => None,
+        };
+    }
+    let listed = |list: &[(&str, Form)]| list.iter().find(|(name, _)| *name == option).map(|(_, form)| *form);
+    match (listed(OPTIONS), listed(ELSEWHERE)) {
+        (Some(form), _) if is_template => form.refuses(value),
+        (_, Some(form)) => form.refuses(value),
+        (Some(_), None) if has_template => Some("does nothing here: it belongs on the pod template".to_owned()),
+        (Some(_), None) => Some("does nothing on an object without pods".to_owned()),
+        (None, None) => {
+            let near = OPTIONS.iter().map(|(name, _)| *name).find(|name| is_near(name, option));
+            Some(match near {
+                Some(near) => format!("is unknown; is {near} meant?"),
+                None => "is unknown".to_owned(),
+            })
+        }
+    }
+}
+
+/// Whether one is the other with a letter or two changed.
+fn is_near(name: &str, given: &str) -> bool {
+    let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase();
+    let (name, given) = (plain(name), plain(given));
+    name == given || name.strip_suffix('s') == Some(&given) || given.strip_suffix('s') == Some(&name)
+}
+
+// === impl Form ===
+
+impl Form {
+    /// Why it can't be read.
+    fn refuses(self, value: &str) -> Option<String> {
+        let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+        let (number, unit) = value.split_at(digits);
+        let wanted = match self {
+            Self::Text if value.trim().is_empty() => "a text",
+            Self::Switch if !matches!(value, "true" | "false" | "enabled" | "disabled") => "true or false",
+            Self::Port if value.parse().is_ok_and(|port: u16| port > 0) => return None,
+            Self::Port => "a port, 1 to 65535",
+            Self::Duration if is_duration(value) => return None,
+            Self::Duration => "a duration like 10s or 1m30s",
+            Self::Quantity if number.parse::<f64>().is_ok() && UNITS.contains(&unit) => return None,
+            Self::Quantity => "a quantity like 50m or 64Mi",
+            Self::Word(words) if words.contains(&value) => return None,
+            Self::Word(words) => return Some(format!("{value:?} is none of {}", words.join(", "))),
+            Self::Json if serde_json::from_str::<Value>(value).is_err() => "JSON, as the injection has written it",
+            Self::Text | Self::Switch | Self::Json => return None,
+        };
+        Some(format!("{value:?} is not {wanted}"))
+    }
+}
+
+/// As the settings are written: `10s`, `500ms`, `1m30s`, `0`.
+fn is_duration(text: &str) -> bool {
+    let units = text.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
+    let mut units = units.peekable();
+    let has_unit = units.peek().is_some();
+    text == "0"
+        || (text.starts_with(|c: char| c.is_ascii_digit())
+            && text.ends_with(|c: char| c.is_ascii_alphabetic())
+            && has_unit
+            && units.all(|unit| matches!(unit, "h" | "m" | "s" | "ms")))
+}
+
+/// Of quantities in the API.
+const UNITS: &[&str] = &["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+
+const INJECT: &str = "ebbtide.dev/inject";
+
+/// Seconds; what the API server takes where nothing is said.
+const LONGEST_TIMEOUT: i32 = 10;

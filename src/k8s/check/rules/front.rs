@@ -1,0 +1,198 @@
+//! ebbtide as it stands in a workload, as far as the manifest tells; what it doesn't tell no rule may complain about.
+
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::Container;
+use serde_json::{Value, json};
+
+use crate::config::{
+    self, Config, ConfigError, Direction, HostPort, ListenerConfig, Loaded, Mode, Origin, UpstreamAddr,
+};
+use crate::k8s::check::Finding;
+use crate::k8s::workload::{self, Place, Workload, is_ebbtide};
+
+/// ebbtide in a workload, and what it would run with.
+#[derive(Debug)]
+pub(super) struct Front<'w> {
+    pub(super) place: Place<'w>,
+    /// Its configuration, or everything that is wrong with it.
+    pub(super) loaded: Result<Loaded, Vec<ConfigError>>,
+    /// Whether all of that stands in the manifest, nothing in a file, a ConfigMap or a Secret.
+    pub(super) whole: bool,
+}
+
+/// The containers of a workload in which ebbtide runs as the proxy, not as `ebbtide config check` and the like.
+pub(super) fn all<'w>(workload: &'w Workload<'_>) -> impl Iterator<Item = Place<'w>> {
+    workload.containers().filter(|place| is_ebbtide(place.container) && arguments(place.container).is_some())
+}
+
+/// The first of them that runs beside the app; an ordinary one only if there is no other.
+pub(super) fn of<'w>(workload: &'w Workload<'_>) -> Option<Front<'w>> {
+    let native = all(workload).find(Place::is_native_sidecar);
+    native.or_else(|| all(workload).next()).map(Front::new)
+}
+
+/// What stands behind `run`; `None` for another command.
+fn arguments(container: &Container) -> Option<Vec<String>> {
+    let command = container.command.iter().flatten().skip(1);
+    let mut words = command.chain(container.args.iter().flatten()).cloned();
+    match words.next().as_deref() {
+        None | Some("run") => Some(words.collect()),
+        Some(_) => None,
+    }
+}
+
+/// Flags as the command line reads them; `None` if it would not take them.
+fn flags(container: &Container) -> Option<(Vec<(String, String)>, bool)> {
+    let words = arguments(container)?;
+    let command = clap::Command::new("run").no_binary_name(true).args(config::clap_args());
+    let matches = command.try_get_matches_from(words).ok()?;
+    Some((config::flags_from(&matches), config::config_file(&matches).is_some()))
+}
+
+// === impl Front ===
+
+impl<'w> Front<'w> {
+    fn new(place: Place<'w>) -> Self {
+        let container = place.container;
+        let variables = workload::variables(container);
+        let is_hidden = |name: &str| name.starts_with("EBBTIDE_") && name != "EBBTIDE_ADMIN_TOKEN";
+        let is_told = container.env.iter().flatten().filter(|variable| is_hidden(&variable.name)).all(|variable| {
+            variable.name != "EBBTIDE_CONFIG"
+                && variables
+                    .iter()
+                    .any(|(name, value)| *name == variable.name && !value.contains("$(") && value != "unknown")
+        });
+        let flags = flags(container);
+        let whole = is_told
+            && container.env_from.as_ref().is_none_or(Vec::is_empty)
+            && flags.as_ref().is_some_and(|(_, has_file)| !has_file);
+        let loaded =
+            config::load(None, &workload::environment(container), &flags.map(|(flags, _)| flags).unwrap_or_default());
+        Self { place, loaded, whole }
+    }
+
+    /// If all of it is known and right.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.loaded.as_ref().ok().filter(|_| self.whole).map(|loaded| &loaded.config)
+    }
+
+    /// The text of a variable, with what it refers to filled in.
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        workload::variables(self.place.container).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Known also where something else is wrong.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        match self.variable("EBBTIDE_MODE").as_deref() {
+            _ if !self.whole => None,
+            _ if self.config().is_some() => self.config().map(|config| config.mode),
+            Some("sidecar") => Some(Mode::Sidecar),
+            None if self.variable("EBBTIDE_CONFIG_YAML").is_none() => Some(Mode::Plain),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Address of the admin port, known also where something else is wrong.
+    pub(super) fn admin(&self) -> Option<SocketAddr> {
+        if !self.whole || self.config().is_some() {
+            return self.config().map(|config| config.admin.bind);
+        }
+        let text = self.variable("EBBTIDE_ADMIN");
+        match text {
+            Some(text) => text.parse().or_else(|_| format!("[::]{text}").parse()).ok(),
+            None if self.variable("EBBTIDE_CONFIG_YAML").is_none() => Some(SocketAddr::from(([0; 16], ADMIN))),
+            None => None,
+        }
+    }
+
+    /// The listeners for clients of the app.
+    pub(super) fn inbound(&self) -> impl Iterator<Item = &ListenerConfig> {
+        let listeners = self.config().into_iter().flat_map(|config| &config.listeners);
+        listeners.filter(|listener| listener.direction == Direction::Inbound)
+    }
+
+    /// Whether it certainly has nothing for clients of the app.
+    pub(super) fn is_outbound_only(&self) -> bool {
+        self.config().is_some() && self.inbound().next().is_none()
+    }
+
+    /// Whether it is certainly no way from the app to elsewhere.
+    pub(super) fn inbound_only(&self) -> bool {
+        self.config().is_none_or(|config| config.listeners.iter().all(|one| one.direction == Direction::Inbound))
+    }
+
+    /// The listener that takes connections to this port, if it stands for clients.
+    pub(super) fn listener_at(&self, port: i32) -> Option<&ListenerConfig> {
+        self.inbound().find(|listener| i32::from(listener.bind.port()) == port)
+    }
+
+    /// The listener behind which the app's port is.
+    pub(super) fn listener_for(&self, port: i32) -> Option<&ListenerConfig> {
+        self.inbound().find(|listener| app_port(listener).is_some_and(|app| i32::from(app) == port))
+    }
+
+    /// JSON Pointer in the object to a variable, or to the container if it is not set.
+    pub(super) fn at_variable(&self, workload: &Workload<'_>, name: &str) -> String {
+        let index = self.place.container.env.iter().flatten().position(|variable| variable.name == name);
+        let inside = index.map_or_else(String::new, |index| format!("/env/{index}"));
+        workload.in_container(self.place, &inside)
+    }
+
+    /// Sets a variable as the fix of a finding, unless a flag would beat it.
+    pub(super) fn mend_variable(&self, workload: &Workload<'_>, finding: &mut Finding, name: &str, value: &str) {
+        let words = self.place.container.command.iter().chain(&self.place.container.args).flatten();
+        if words.into_iter().any(|word| word.starts_with("--")) {
+            return;
+        }
+        finding.fix(workload.object, |object| {
+            let Some(container) = object.pointer_mut(&workload.in_container(self.place, "")) else { return };
+            let new = json!({"name": name, "value": value});
+            match container.get_mut("env").and_then(Value::as_array_mut) {
+                Some(variables) => match variables.iter_mut().find(|variable| variable["name"] == name) {
+                    Some(variable) => *variable = new,
+                    None => variables.push(new),
+                },
+                None => container["env"] = json!([new]),
+            }
+        });
+    }
+
+    /// Where an error of the configuration stands.
+    pub(super) fn at_origin(&self, workload: &Workload<'_>, origin: &Origin) -> String {
+        match origin {
+            Origin::Variable(name) | Origin::Text { name, .. } => self.at_variable(workload, name),
+            Origin::Flag(_) => workload.in_container(self.place, "/args"),
+            Origin::Default | Origin::Whole(_) => workload.in_container(self.place, ""),
+        }
+    }
+}
+
+/// The port of the app in the same pod to which a listener sends.
+pub(super) fn app_port(listener: &ListenerConfig) -> Option<u16> {
+    upstream(listener).filter(|upstream| is_this_pod(&upstream.host)).map(|upstream| upstream.port)
+}
+
+/// The first address of the upstream; `None` for a Unix socket.
+pub(super) fn upstream(listener: &ListenerConfig) -> Option<&HostPort> {
+    match &listener.upstream {
+        UpstreamAddr::Http(one) | UpstreamAddr::H2c(one) | UpstreamAddr::Auto(one) | UpstreamAddr::Https(one) => {
+            Some(one)
+        }
+        UpstreamAddr::Tcp(several) | UpstreamAddr::Tls(several) => several.first(),
+        UpstreamAddr::Unix(_) => None,
+    }
+}
+
+fn is_this_pod(host: &str) -> bool {
+    is_loopback(host) || host == workload::SOME_ADDRESS
+}
+
+/// Whether a host is the one that asks for it.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// The admin port where nobody sets another.
+pub(super) const ADMIN: u16 = 14090;
