@@ -34,7 +34,7 @@ pub fn of(template: &PodTemplateSpec, namespace: &str, objects: &[Object]) -> Op
         None => {
             let enabled = of_namespace("labels", "istio-injection").map(|word| word == "enabled");
             let revision = label(ISTIO_REVISION).or_else(|| of_namespace("labels", ISTIO_REVISION));
-            enabled.unwrap_or(revision.is_some())
+            enabled.unwrap_or_else(|| revision.is_some())
         }
     };
     let linkerd = annotation(LINKERD_INJECT).or_else(|| of_namespace("annotations", LINKERD_INJECT));

@@ -13,7 +13,7 @@ use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
 use serde_json::{Value, json};
 
-pub use self::options::{InjectOption, OPTIONS, PREFIX, clap_args, flags_from, is_annotation};
+pub use self::options::{InjectOption, OPTIONS, PREFIX, clap_args, flags_from, is_annotation, refuses};
 use self::ports::Front;
 use self::record::Record;
 use self::template::Subject;

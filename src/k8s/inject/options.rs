@@ -99,6 +99,12 @@ pub fn is_annotation(name: &str) -> bool {
     OTHER_ANNOTATIONS.contains(&name) || OPTIONS.iter().any(|option| option.name == name)
 }
 
+/// Why an option does not take this text.
+#[must_use]
+pub fn refuses(name: &str, text: &str) -> Option<String> {
+    Options::default().set(name, text.trim()).err()
+}
+
 /// Flags over annotations over what an earlier injection was told.
 ///
 /// # Errors

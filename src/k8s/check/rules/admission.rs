@@ -9,8 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::{front, select};
+use crate::config;
 use crate::k8s::check::silence;
 use crate::k8s::check::{Input, RETIRED, RULES, Report, Rule, Severity};
+use crate::k8s::inject::{self, OPTIONS, PREFIX};
 use crate::k8s::object::{Object, escape};
 
 pub(super) static EB051: Rule = Rule {
@@ -151,41 +153,6 @@ fn opted_in(input: &Input<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// What an annotation may say.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Form {
-    Text,
-    Switch,
-    Duration,
-    Port,
-    Quantity,
-    Word(&'static [&'static str]),
-    Json,
-}
-
-/// The annotations `ebbtide.dev/...` and what they may say; of them the options count on a pod template only.
-const OPTIONS: &[(&str, Form)] = &[
-    ("image", Form::Text),
-    ("ports", Form::Text),
-    ("outbound", Form::Text),
-    ("hold", Form::Duration),
-    ("app-stop", Form::Duration),
-    ("upstream-host", Form::Text),
-    ("cpu-request", Form::Quantity),
-    ("memory-request", Form::Quantity),
-    ("memory-limit", Form::Quantity),
-    ("replace-hook", Form::Switch),
-    ("keep-hook", Form::Switch),
-    ("admin-port", Form::Port),
-    ("listen-port", Form::Port),
-    ("mesh", Form::Word(&["auto", "istio", "linkerd", "none"])),
-    ("inject", Form::Switch),
-    ("injected", Form::Json),
-];
-
-/// What stands on objects without pods.
-const ELSEWHERE: &[(&str, Form)] = &[("original-target-ports", Form::Text), ("inject", Form::Switch)];
-
 fn annotations(input: &Input<'_>, report: &mut Report<'_>) {
     for object in input.objects {
         let template = object.template_path(input.options.template_path.as_deref());
@@ -194,7 +161,7 @@ fn annotations(input: &Input<'_>, report: &mut Report<'_>) {
             let metadata = format!("{at}/metadata/annotations");
             let annotations = object.value.pointer(&metadata).and_then(Value::as_object);
             for (name, value) in annotations.into_iter().flatten() {
-                let Some(option) = name.strip_prefix("ebbtide.dev/") else { continue };
+                let Some(option) = name.strip_prefix(PREFIX) else { continue };
                 let is_template = template == Some(at);
                 if let Some(reason) = wrong(option, value.as_str().unwrap_or_default(), is_template, template.is_some())
                 {
@@ -205,8 +172,9 @@ fn annotations(input: &Input<'_>, report: &mut Report<'_>) {
     }
 }
 
+/// Why an annotation does nothing; `option` is what stands behind `ebbtide.dev/`.
 fn wrong(option: &str, value: &str, is_template: bool, has_template: bool) -> Option<String> {
-    if let Some(id) = format!("ebbtide.dev/{option}").strip_prefix(silence::PREFIX) {
+    if let Some(id) = format!("{PREFIX}{option}").strip_prefix(silence::PREFIX) {
         let is_known = RULES.iter().any(|rule| rule.id == id) || RETIRED.contains(&id);
         return match (is_known, value.trim().is_empty()) {
             (false, _) => Some(format!("there is no rule {id}")),
@@ -214,68 +182,20 @@ fn wrong(option: &str, value: &str, is_template: bool, has_template: bool) -> Op
             (true, false) => None,
         };
     }
-    let listed = |list: &[(&str, Form)]| list.iter().find(|(name, _)| *name == option).map(|(_, form)| *form);
-    match (listed(OPTIONS), listed(ELSEWHERE)) {
-        (Some(form), _) if is_template => form.refuses(value),
-        (_, Some(form)) => form.refuses(value),
-        (Some(_), None) if has_template => Some("does nothing here: it belongs on the pod template".to_owned()),
-        (Some(_), None) => Some("does nothing on an object without pods".to_owned()),
-        (None, None) => {
-            let near = OPTIONS.iter().map(|(name, _)| *name).find(|name| is_near(name, option));
-            Some(match near {
-                Some(near) => format!("is unknown; is {near} meant?"),
-                None => "is unknown".to_owned(),
-            })
-        }
+    if !inject::is_annotation(option) {
+        let near = config::nearest(option, OPTIONS.iter().map(|option| option.name));
+        return Some(
+            near.map_or_else(|| "is unknown".to_owned(), |near| format!("is unknown; is {PREFIX}{near} meant?")),
+        );
+    }
+    let is_option = OPTIONS.iter().any(|known| known.name == option);
+    match (is_option, is_template, has_template) {
+        (true, true, _) => inject::refuses(option, value).map(|reason| format!("{value:?} {reason}")),
+        (true, false, true) => Some("does nothing here: it belongs on the pod template".to_owned()),
+        (true, false, false) => Some("does nothing on an object without pods".to_owned()),
+        (false, ..) => None,
     }
 }
-
-/// Whether one is the other with a letter or two changed.
-fn is_near(name: &str, given: &str) -> bool {
-    let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase();
-    let (name, given) = (plain(name), plain(given));
-    name == given || name.strip_suffix('s') == Some(&given) || given.strip_suffix('s') == Some(&name)
-}
-
-// === impl Form ===
-
-impl Form {
-    /// Why it can't be read.
-    fn refuses(self, value: &str) -> Option<String> {
-        let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
-        let (number, unit) = value.split_at(digits);
-        let wanted = match self {
-            Self::Text if value.trim().is_empty() => "a text",
-            Self::Switch if !matches!(value, "true" | "false" | "enabled" | "disabled") => "true or false",
-            Self::Port if value.parse().is_ok_and(|port: u16| port > 0) => return None,
-            Self::Port => "a port, 1 to 65535",
-            Self::Duration if is_duration(value) => return None,
-            Self::Duration => "a duration like 10s or 1m30s",
-            Self::Quantity if number.parse::<f64>().is_ok() && UNITS.contains(&unit) => return None,
-            Self::Quantity => "a quantity like 50m or 64Mi",
-            Self::Word(words) if words.contains(&value) => return None,
-            Self::Word(words) => return Some(format!("{value:?} is none of {}", words.join(", "))),
-            Self::Json if serde_json::from_str::<Value>(value).is_err() => "JSON, as the injection has written it",
-            Self::Text | Self::Switch | Self::Json => return None,
-        };
-        Some(format!("{value:?} is not {wanted}"))
-    }
-}
-
-/// As the settings are written: `10s`, `500ms`, `1m30s`, `0`.
-fn is_duration(text: &str) -> bool {
-    let units = text.split(|c: char| c.is_ascii_digit()).filter(|unit| !unit.is_empty());
-    let mut units = units.peekable();
-    let has_unit = units.peek().is_some();
-    text == "0"
-        || (text.starts_with(|c: char| c.is_ascii_digit())
-            && text.ends_with(|c: char| c.is_ascii_alphabetic())
-            && has_unit
-            && units.all(|unit| matches!(unit, "h" | "m" | "s" | "ms")))
-}
-
-/// Of quantities in the API.
-const UNITS: &[&str] = &["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
 
 const INJECT: &str = "ebbtide.dev/inject";
 

@@ -3,6 +3,7 @@
 use super::front::{self, Front};
 use crate::config::{Mode, Origin};
 use crate::k8s::check::{Input, Report, Rule, Severity};
+use crate::k8s::workload::{List, SOME_ADDRESS};
 
 pub(super) static EB039: Rule = Rule {
     id: "EB039",
@@ -51,7 +52,7 @@ fn mode(input: &Input<'_>, report: &mut Report<'_>) {
                 );
                 front.mend_variable(workload, report.add(workload, &path, message), "EBBTIDE_MODE", "sidecar");
             }
-            (false, Some(Mode::Sidecar)) if front.place.list == crate::k8s::workload::List::Ordinary => {
+            (false, Some(Mode::Sidecar)) if front.place.list == List::Ordinary => {
                 let message =
                     format!("{name} is an ordinary container in sidecar mode: nothing stops it after the app");
                 report.add(workload, &path, message);
@@ -99,19 +100,23 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
             Ok(loaded) if front.whole => {
                 for warning in &loaded.warnings {
                     let path = workload.in_container(front.place, "");
-                    report.add(workload, &path, format!("{name}: {warning}")).severity(Severity::Warning);
+                    report.add(workload, &path, told(name, warning)).severity(Severity::Warning);
                 }
             }
             Ok(_) => {}
             Err(errors) => {
                 for error in errors.iter().filter(|error| front.whole || is_certain(&front, &error.origin)) {
                     let path = front.at_origin(workload, &error.origin);
-                    let message = format!("{name}: {error}").replace("\n  help: ", "; ");
-                    report.add(workload, &path, message);
+                    report.add(workload, &path, told(name, error));
                 }
             }
         }
     }
+}
+
+/// On one line, without the address that stands for the pod's.
+fn told(name: &str, fault: impl std::fmt::Display) -> String {
+    format!("{name}: {fault}").replace("\n  help: ", "; ").replace(SOME_ADDRESS, "$(POD_IP)")
 }
 
 /// Whether a value is wrong whatever the sources say that the manifest does not show.

@@ -9,6 +9,7 @@ use crate::k8s::check::{Input, Report, Rule, Severity};
 use crate::k8s::hook;
 use crate::k8s::mesh;
 use crate::k8s::workload::{Place, Workload};
+use crate::lifecycle::budget;
 
 pub(super) static EB034: Rule = Rule {
     id: "EB034",
@@ -139,7 +140,7 @@ fn app_hook(workload: &Workload<'_>, front: &Front<'_>, place: Place<'_>, is_alo
         hook::of(place.container).map(|hook| (hook, workload.in_container(place, "/lifecycle/preStop")))
     else {
         let is_served = ports_of(place.container).any(|port| front.listener_for(port).is_some());
-        let hold = front.config().map_or(10.0, |config| longest_hold(config).as_secs_f64());
+        let hold = front.config().map_or(10.0, |config| budget::longest(config.drain.hold).as_secs_f64());
         let message = format!(
             "container {name} has no preStop hook: it gets SIGTERM at once, while new requests come in for up to {hold} s"
         );
@@ -225,7 +226,7 @@ fn app_stop(workload: &Workload<'_>, front: &Front<'_>, place: Place<'_>, admin:
 
 fn mend_app(workload: &Workload<'_>, place: Place<'_>, admin: Option<u16>, finding: &mut crate::k8s::check::Finding) {
     // Somebody has said that the hook is to stay.
-    if workload.annotation(KEEP_HOOK) == Some("true") && hook::of(place.container).is_some() {
+    if keeps_hook(workload, &place.container.name) && hook::of(place.container).is_some() {
         finding.severity(Severity::Warning);
         return;
     }
@@ -238,15 +239,11 @@ fn mend_app(workload: &Workload<'_>, place: Place<'_>, admin: Option<u16>, findi
     finding.fix(workload.object, |object| set_hook(object.pointer_mut(&workload.in_container(place, "")), hook));
 }
 
-fn longest_hold(config: &crate::config::Config) -> std::time::Duration {
-    match config.drain.hold {
-        crate::config::Hold::Fixed(hold) => hold,
-        crate::config::Hold::Adaptive { max, .. } => max,
-    }
+/// Whether `ebbtide inject` was told that this container's hook is to stay.
+fn keeps_hook(workload: &Workload<'_>, name: &str) -> bool {
+    let said = workload.annotation("ebbtide.dev/keep-hook").unwrap_or_default();
+    said.split(',').map(str::trim).any(|one| one == "all" || one == "true" || one == name)
 }
 
 /// What sidecars call the path that starts their end.
 const DRAINS: &[&str] = &["/drain", "/drain_listeners", "/quitquitquit", "/shutdown", "/quit", "/healthcheck/fail"];
-
-/// Of `ebbtide inject`.
-const KEEP_HOOK: &str = "ebbtide.dev/keep-hook";

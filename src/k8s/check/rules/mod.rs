@@ -48,3 +48,6 @@ pub static RULES: &[&Rule] = &[
 
 /// Numbers that are not given again: manifests may still silence them.
 pub const RETIRED: &[&str] = &[];
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use super::{calls, front, select};
 use crate::k8s::check::{Input, Report, Rule, Severity};
 use crate::k8s::hook;
 use crate::k8s::mesh;
-use crate::k8s::object::{Object, escape};
+use crate::k8s::object::{Object, escape, same_namespace};
 use crate::k8s::workload::Workload;
 
 pub(super) static EB042: Rule = Rule {
@@ -117,7 +117,9 @@ fn policy(input: &Input<'_>, report: &mut Report<'_>) {
         let Some(front) = front::of(workload) else { continue };
         let of_pods: Vec<&(&Object, NetworkPolicy)> = policies
             .iter()
-            .filter(|(object, policy)| object.namespace == workload.object.namespace && is_for(policy, workload))
+            .filter(|(object, policy)| {
+                same_namespace(&object.namespace, &workload.object.namespace) && is_for(policy, workload)
+            })
             .collect();
         for listener in front.inbound() {
             let Some(app) = front::app_port(listener) else { continue };

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::calls::{self, Call};
 use super::front::{self, Front};
-use crate::config::{Config, Hold, ReadinessFails};
+use crate::config::{Config, ReadinessFails};
 use crate::k8s::check::{Input, Report, Rule, Severity};
 use crate::k8s::hook;
 use crate::k8s::workload::{Place, Workload};
+use crate::lifecycle::budget;
 
 pub(super) static EB055: Rule = Rule {
     id: "EB055",
@@ -147,10 +148,7 @@ fn readiness(workload: &Workload<'_>, front: &Front<'_>, report: &mut Report<'_>
 
 /// From the moment when `/readyz` turns to the end of the hold.
 fn window(config: &Config) -> Duration {
-    let hold = match config.drain.hold {
-        Hold::Fixed(hold) => hold,
-        Hold::Adaptive { max, .. } => max,
-    };
+    let hold = budget::longest(config.drain.hold);
     match config.drain.readiness_fails {
         ReadinessFails::T0 => hold,
         ReadinessFails::Notice => hold.mul_f64((1.0 - config.drain.notice_after).clamp(0.0, 1.0)),

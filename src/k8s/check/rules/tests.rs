@@ -1,0 +1,192 @@
+//! What the rules about ebbtide say of whole inputs.
+
+use std::path::Path;
+
+use crate::k8s::check::{Finding, Options, Severity, check};
+use crate::k8s::document::{Document, read};
+use crate::k8s::inject;
+
+fn documents(text: &str) -> Vec<Document> {
+    read("test", text.as_bytes()).unwrap()
+}
+
+fn found(text: &str, kube_version: Option<&str>) -> Vec<Finding> {
+    let options = Options { kube_version: kube_version.map(|version| version.parse().unwrap()), ..Options::default() };
+    check(&documents(text), &options).unwrap().findings
+}
+
+fn told(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(|one| format!("{} {}: {}", one.rule.id, one.place.line, one.message)).collect()
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+#[test]
+fn the_example_workloads_have_no_finding() {
+    for (folder, files) in [
+        ("deploy/example", &["deployment.yaml", "service.yaml", "kustomization.yaml", "podmonitor.yaml"][..]),
+        ("deploy/tls", &["deployment.yaml", "service.yaml", "kustomization.yaml"]),
+    ] {
+        let text: Vec<String> = files.iter().map(|name| file(&format!("{folder}/{name}"))).collect();
+        for version in [None, Some("1.29"), Some("1.34")] {
+            assert_eq!(told(&found(&text.join("\n---\n"), version)), [""; 0], "{folder} on {version:?}");
+        }
+    }
+}
+
+const WORKLOADS: &[&str] = &[
+    "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: example.invalid/web:1
+        ports: [{name: http, containerPort: 8080}, {name: metrics, containerPort: 9100}]
+        readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 2}
+        lifecycle: {preStop: {exec: {command: [sleep, '15']}}}
+      initContainers:
+      - {name: istio-init, image: 'example.invalid/proxyv2:1'}
+      - {name: istio-proxy, image: 'example.invalid/proxyv2:1', restartPolicy: Always}
+      - {name: logs, image: 'example.invalid/logs:1', restartPolicy: Always}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: http}, {name: metrics, port: 9100}]
+",
+    "apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}, annotations: {linkerd.io/inject: enabled}}
+    spec:
+      terminationGracePeriodSeconds: 120
+      containers:
+      - name: db
+        image: docker.io/library/postgres:17
+        ports: [{containerPort: 5432}]
+      - name: api
+        image: example.invalid/api:1
+        ports: [{name: grpc, containerPort: 9090}]
+        readinessProbe: {grpc: {port: 9090}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec:
+  selector: {app: db}
+  ports: [{name: db, port: 5432}, {name: grpc, port: 9090, targetPort: grpc}]
+",
+    "apiVersion: batch/v1
+kind: CronJob
+metadata: {name: sift}
+spec:
+  schedule: '7 2 * * *'
+  jobTemplate:
+    spec:
+      template:
+        metadata:
+          annotations:
+            ebbtide.dev/ports: none
+            ebbtide.dev/outbound: broker=127.0.0.1:5672=tcp://rabbit.queues.svc:5672
+        spec:
+          restartPolicy: OnFailure
+          containers:
+          - {name: sift, image: 'example.invalid/sift:1'}
+",
+];
+
+#[test]
+fn what_inject_writes_has_no_finding() {
+    for text in WORKLOADS {
+        let done =
+            inject::run(&documents(text), &inject::Request::default()).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let text: Vec<String> = done.documents.iter().map(|document| document.text.clone()).collect();
+        let text = text.concat();
+        for version in [None, Some("1.29")] {
+            let mut own = found(&text, version);
+            own.retain(|one| one.rule.id >= "EB030" && one.rule.id <= "EB055");
+            assert_eq!(told(&own), [""; 0], "{text}");
+        }
+    }
+}
+
+/// C83: what a Service does with and without ebbtide in its pods.
+#[test]
+fn a_service_and_its_pods_are_looked_at_together() {
+    let with = file("tests/it/kube/rules/EB044/passes-moved-name.yaml");
+    let (with, _) = with.split_once("---").unwrap();
+    let without = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: app, image: 'example.invalid/web:1', ports: [{name: http, containerPort: 8080}]}
+";
+    let not_moved = with
+        .replace("[{containerPort: 8080}, {name: http, containerPort: 14080}]", "[{name: http, containerPort: 8080}]");
+    for (pod, target, expected) in [
+        (with, Some("14080"), None),
+        (with, Some("8080"), Some("EB044")),
+        (with, Some("http"), None),
+        (&not_moved, Some("http"), Some("EB044")),
+        (with, Some("web"), Some("EB045")),
+        (with, Some("14081"), Some("EB045")),
+        (with, None, None),
+        (without, Some("14080"), Some("EB045")),
+        (without, Some("8080"), None),
+        (without, Some("http"), None),
+        (without, Some("web"), Some("EB045")),
+        (without, None, None),
+    ] {
+        let service = target.map_or_else(String::new, |target| {
+            format!(
+                "---\napiVersion: v1\nkind: Service\nmetadata: {{name: web}}\nspec:\n  selector: {{app: web}}\n  \
+                 ports: [{{port: 80, targetPort: {target}}}]\n"
+            )
+        });
+        let found = found(&format!("{pod}{service}"), None);
+        let ids: Vec<&str> = found.iter().filter(|one| one.object == "Service/web").map(|one| one.rule.id).collect();
+        assert_eq!(ids, expected.into_iter().collect::<Vec<_>>(), "{target:?}: {:?}", told(&found));
+    }
+}
+
+/// What is not in the manifest is nothing to complain about.
+#[test]
+fn a_configuration_from_elsewhere_is_not_guessed() {
+    let whole = file("tests/it/kube/rules/EB044/passes-moved-name.yaml");
+    let upstream = "        - {name: EBBTIDE_UPSTREAM, value: \"http://$(POD_IP):8080\"}\n";
+    let mode = "        - {name: EBBTIDE_MODE, value: sidecar}\n        - {name: EBBTIDE_GRACE_PERIOD, value: 30s}\n";
+    assert!(whole.contains(upstream) && whole.contains(mode));
+    for elsewhere in [
+        "        - {name: EBBTIDE_CONFIG, value: /etc/ebbtide/ebbtide.yaml}\n",
+        "        - {name: EBBTIDE_CONFIG_YAML, valueFrom: {configMapKeyRef: {name: ebbtide, key: yaml}}}\n",
+        "        args: [run, --config, /etc/ebbtide/ebbtide.yaml]\n",
+        "        envFrom: [{configMapRef: {name: ebbtide}}]\n",
+    ] {
+        let text = whole.replace(mode, "").replace(upstream, elsewhere);
+        let mut found =
+            found(&text.replace("terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 77"), None);
+        found.retain(|one| one.rule.id >= "EB030");
+        assert_eq!(told(&found), [""; 0], "{elsewhere}");
+    }
+    let faulty = whole.replace(upstream, "        envFrom: [{configMapRef: {name: ebbtide}}]\n").replace("30s", "soon");
+    let found = found(&faulty, None);
+    assert!(found.iter().any(|one| one.rule.id == "EB041" && one.severity == Severity::Error), "{:?}", told(&found));
+}
