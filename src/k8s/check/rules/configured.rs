@@ -72,16 +72,21 @@ fn grace_period(input: &Input<'_>, report: &mut Report<'_>) {
         }
         let name = &front.place.container.name;
         let source = match has_own_value(front) {
-            true => format!("{name} is told a grace period of {told:?}"),
-            false => format!("{name} has no EBBTIDE_GRACE_PERIOD and takes {told:?} for it"),
+            true => format!("{name} is told a grace period of {} s", told.as_secs_f64()),
+            false => format!("{name} has no EBBTIDE_GRACE_PERIOD and takes {} s for it", told.as_secs_f64()),
         };
+        let between = told.abs_diff(real).as_secs_f64();
         let (severity, then) = match told > real {
-            true => (Severity::Error, format!("it is killed {:?} before the end it plans for", told.abs_diff(real))),
-            false => (Severity::Warning, format!("it gives up {:?} before it must", real.abs_diff(told))),
+            true => (Severity::Error, format!("it is killed {between} s before the end it plans for")),
+            false => (Severity::Warning, format!("it gives up {between} s before it must")),
         };
-        let message = format!("{source}, the pod has {real:?}: {then}");
+        let message = format!("{source}, the pod has {} s: {then}", real.as_secs());
         let path = front.at_variable(workload, "EBBTIDE_GRACE_PERIOD");
         let finding = report.add(workload, &path, message).severity(severity);
+        if real.is_zero() {
+            // No grace period at all: nothing that ebbtide could be told fits.
+            continue;
+        }
         front.mend_variable(workload, finding, "EBBTIDE_GRACE_PERIOD", &format!("{}s", real.as_secs()));
     }
 }
@@ -100,14 +105,14 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
             Ok(loaded) if front.whole => {
                 for warning in &loaded.warnings {
                     let path = workload.in_container(front.place, "");
-                    report.add(workload, &path, told(name, warning)).severity(Severity::Warning);
+                    report.add(workload, &path, one_line(name, warning)).severity(Severity::Warning);
                 }
             }
             Ok(_) => {}
             Err(errors) => {
                 for error in errors.iter().filter(|error| front.whole || is_certain(&front, &error.origin)) {
                     let path = front.at_origin(workload, &error.origin);
-                    report.add(workload, &path, told(name, error));
+                    report.add(workload, &path, one_line(name, error));
                 }
             }
         }
@@ -115,7 +120,7 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
 }
 
 /// On one line, without the address that stands for the pod's.
-fn told(name: &str, fault: impl std::fmt::Display) -> String {
+fn one_line(name: &str, fault: impl std::fmt::Display) -> String {
     format!("{name}: {fault}").replace("\n  help: ", "; ").replace(SOME_ADDRESS, "$(POD_IP)")
 }
 

@@ -79,7 +79,7 @@ impl<'w> Front<'w> {
 
     /// The text of a variable, with what it refers to filled in.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
-        workload::variables(self.place.container).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        workload::variables(self.place.container).into_iter().rfind(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     /// Known also where something else is wrong.
@@ -134,7 +134,8 @@ impl<'w> Front<'w> {
 
     /// JSON Pointer in the object to a variable, or to the container if it is not set.
     pub(super) fn at_variable(&self, workload: &Workload<'_>, name: &str) -> String {
-        let index = self.place.container.env.iter().flatten().position(|variable| variable.name == name);
+        let index =
+            self.place.container.env.as_ref().and_then(|all| all.iter().rposition(|variable| variable.name == name));
         let inside = index.map_or_else(String::new, |index| format!("/env/{index}"));
         workload.in_container(self.place, &inside)
     }
@@ -149,7 +150,7 @@ impl<'w> Front<'w> {
             let Some(container) = object.pointer_mut(&workload.in_container(self.place, "")) else { return };
             let new = json!({"name": name, "value": value});
             match container.get_mut("env").and_then(Value::as_array_mut) {
-                Some(variables) => match variables.iter_mut().find(|variable| variable["name"] == name) {
+                Some(variables) => match variables.iter_mut().rfind(|variable| variable["name"] == name) {
                     Some(variable) => *variable = new,
                     None => variables.push(new),
                 },

@@ -97,10 +97,12 @@ fn foreign_drain(workload: &Workload<'_>, place: Place<'_>, report: &mut Report<
     let is_drain = DRAINS.contains(&path.split('?').next().unwrap_or_default().trim_end_matches('/'));
     let has_sidecar = workload.containers().any(|other| other.is_native_sidecar());
     let is_own = ports_of(place.container).any(|own| own == port);
-    if !is_drain || is_own || !has_sidecar || place.is_native_sidecar() {
+    let owner = workload.containers().find(|other| ports_of(other.container).any(|own| own == port));
+    // Of a container that says nothing of its ports it may be one.
+    let is_known = owner.is_some() || ports_of(place.container).next().is_some();
+    if !is_drain || is_own || !is_known || !has_sidecar || place.is_native_sidecar() {
         return;
     }
-    let owner = workload.containers().find(|other| ports_of(other.container).any(|own| own == port));
     let (name, whose) = match owner {
         Some(owner) => (&place.container.name, format!("of {}", owner.container.name)),
         None => (&place.container.name, "that is not the container's own".to_owned()),

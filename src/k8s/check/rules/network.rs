@@ -30,8 +30,9 @@ pub(super) static EB043: Rule = Rule {
     severity: Severity::Warning,
     summary: "A service mesh intercepts ebbtide's admin port.",
     why: "The kubelet is in no mesh. Where only mutual TLS is let in, its call of the app's preStop hook is refused: the \
-          hook fails, and SIGTERM comes at once. Istio rewrites probes so that they pass, but not hooks; Linkerd lets \
-          probes pass, but not hooks.",
+          hook fails, and SIGTERM comes at once. Linkerd lets probes pass, but not hooks. Istio sends probes, and in \
+          newer versions hooks, by way of its own agent; where that is an ordinary container it leaves at the beginning of \
+          the termination, and the hook ends with it.",
     fix: "Add the admin port to traffic.sidecar.istio.io/excludeInboundPorts, or to config.linkerd.io/skip-inbound-ports, \
           on the pod template.",
     run: in_mesh,

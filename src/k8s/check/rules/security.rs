@@ -78,7 +78,9 @@ fn loopback(input: &Input<'_>, report: &mut Report<'_>) {
                     ),
                 ),
             };
-            let path = front.at_variable(workload, "EBBTIDE_UPSTREAM");
+            let name =
+                ["EBBTIDE_UPSTREAM", "EBBTIDE_CONFIG_YAML"].into_iter().find(|name| front.variable(name).is_some());
+            let path = front.at_variable(workload, name.unwrap_or_default());
             report.add(workload, &path, message).severity(severity);
         }
     }
