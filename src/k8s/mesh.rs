@@ -60,6 +60,12 @@ pub fn is_mesh(name: &str) -> bool {
         || ["istio-init", "istio-validation", "linkerd-init", "linkerd-network-validator"].contains(&name)
 }
 
+/// Whether a mesh's proxy is among these containers.
+#[must_use]
+pub fn has_proxy(containers: &[Container]) -> bool {
+    containers.iter().any(|container| proxy_of(&container.name).is_some())
+}
+
 /// Whether a container of this name is a mesh's proxy.
 fn proxy_of(name: &str) -> Option<Mesh> {
     match name {
@@ -119,6 +125,11 @@ impl Mesh {
         included.is_none_or(is_included) && self.with_excluded(says(self.excluded_ports()), port).is_some()
     }
 }
+
+/// Path of a hook that Istio (1.25 or later) has turned to its own agent.
+pub const REWRITTEN_HOOK: &str = "/app-lifecycle/";
+/// Path of a probe that Istio has turned to its own agent.
+pub const REWRITTEN_PROBE: &str = "/app-health/";
 
 const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 const ISTIO_REVISION: &str = "istio.io/rev";

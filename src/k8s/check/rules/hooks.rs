@@ -183,8 +183,12 @@ fn other_hook(
         return;
     }
     let port = hook.http_get.as_ref().and_then(|get| hook::number(&get.port));
+    let asked = hook.http_get.as_ref().and_then(|get| get.path.as_deref()).unwrap_or("/");
+    if asked.starts_with(mesh::REWRITTEN_HOOK) {
+        // In a running pod; what it was stands in the proxy's variables.
+        return;
+    }
     if port.is_some() && port == admin.map(i32::from) {
-        let asked = hook.http_get.as_ref().and_then(|get| get.path.as_deref()).unwrap_or("/");
         let message = format!("container {name}'s preStop hook asks ebbtide for {asked}, which is answered at once");
         mend_app(workload, place, admin, report.add(workload, &path, message));
     } else {

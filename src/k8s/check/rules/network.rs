@@ -6,7 +6,8 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-use super::{calls, front, select};
+use super::front::{self, Front};
+use super::{calls, select};
 use crate::k8s::check::{Input, Report, Rule, Severity};
 use crate::k8s::hook;
 use crate::k8s::mesh;
@@ -30,11 +31,12 @@ pub(super) static EB043: Rule = Rule {
     severity: Severity::Warning,
     summary: "A service mesh intercepts ebbtide's admin port.",
     why: "The kubelet is in no mesh. Where only mutual TLS is let in, its call of the app's preStop hook is refused: the \
-          hook fails, and SIGTERM comes at once. Linkerd lets probes pass, but not hooks. Istio sends probes, and in \
-          newer versions hooks, by way of its own agent; where that is an ordinary container it leaves at the beginning of \
-          the termination, and the hook ends with it.",
+          hook fails, and SIGTERM comes at once. Linkerd lets probes pass, but not hooks. Istio turns probes, and from \
+          1.25 on hooks, to the agent in its proxy's container. As a native sidecar (the default from 1.27 on) it is \
+          there before ebbtide and until the apps are gone; as an ordinary container it starts too late for ebbtide's \
+          startup probe, and is gone too early for the apps' hooks.",
     fix: "Add the admin port to traffic.sidecar.istio.io/excludeInboundPorts, or to config.linkerd.io/skip-inbound-ports, \
-          on the pod template.",
+          on the pod template. With Istio before 1.27 also sidecar.istio.io/nativeSidecar: \"true\".",
     run: in_mesh,
 };
 
@@ -68,6 +70,9 @@ fn in_mesh(input: &Input<'_>, report: &mut Report<'_>) {
         let Some(front) = front::of(workload).filter(|front| front.place.is_native_sidecar()) else { continue };
         let Some(mesh) = mesh::of(&workload.template, &workload.object.namespace, input.objects) else { continue };
         let Some(port) = front.admin().as_ref().map(SocketAddr::port) else { continue };
+        if mesh == mesh::Mesh::Istio {
+            ordinary_proxy(workload, &front, report);
+        }
         if workload.spec.host_network == Some(true) || !mesh.intercepts(&workload.template, port) {
             continue;
         }
@@ -101,6 +106,34 @@ fn in_mesh(input: &Input<'_>, report: &mut Report<'_>) {
             template["metadata"]["annotations"][name] = ports.into();
         });
     }
+}
+
+/// Istio turns the probes of all containers, and from 1.25 on their hooks, to its agent. That must be there first and last.
+fn ordinary_proxy(workload: &Workload<'_>, front: &Front<'_>, report: &mut Report<'_>) {
+    let probe = front.place.container.startup_probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+    let Some(probe) = probe else { return };
+    let is_turned = probe.path.as_deref().is_some_and(|path| path.starts_with(mesh::REWRITTEN_PROBE));
+    let is_there = mesh::has_proxy(&workload.spec.containers) && is_turned;
+    let will_be = workload.annotation(NATIVE_PROXY) == Some("false") && workload.annotation(REWRITE) != Some("false");
+    if !is_there && !will_be {
+        return;
+    }
+    let message = format!(
+        "Istio's proxy is an ordinary container, and takes over {}'s startup probe: it is started after {0}, so that \
+         neither starts; the apps' hooks would end with it, too",
+        front.place.container.name,
+    );
+    if is_there {
+        let path = workload.in_container(front.place, "/startupProbe/httpGet");
+        report.add(workload, &path, message).severity(Severity::Error);
+        return;
+    }
+    let path = format!("{}/metadata/annotations/{}", workload.path, escape(NATIVE_PROXY));
+    report.add(workload, &path, message).severity(Severity::Error).fix(workload.object, |object| {
+        if let Some(value) = object.pointer_mut(&path) {
+            *value = "true".into();
+        }
+    });
 }
 
 /// Whether Istio lets in mutual TLS only, in the whole namespace or mesh.
@@ -176,3 +209,9 @@ fn lets_in(allowed: &NetworkPolicyPort, workload: &Workload<'_>, port: i32) -> b
         }
     }
 }
+
+/// Istio 1.24 or later; native is the default from 1.27 on.
+const NATIVE_PROXY: &str = "sidecar.istio.io/nativeSidecar";
+
+/// Whether Istio turns probes and hooks to its agent; it does by default.
+const REWRITE: &str = "sidecar.istio.io/rewriteAppHTTPProbers";

@@ -8,6 +8,7 @@ use super::calls;
 use super::front::{self, Front};
 use crate::k8s::check::{Input, KubeVersion, Report, Rule, Severity};
 use crate::k8s::hook;
+use crate::k8s::mesh;
 use crate::k8s::object::{Object, escape};
 use crate::k8s::workload::Workload;
 
@@ -191,13 +192,18 @@ fn why_nobody(
             return Some((Severity::Error, format!("sends to {number}, and ebbtide in {title} {listens}")));
         }
     }
-    if declared.contains(&number) || declared.is_empty() {
+    if declared.contains(&number) {
         return None;
     }
     let was_ours =
         service.value.pointer(&format!("/metadata/annotations/{}", escape(ORIGINALS))).is_some_and(Value::is_string);
     if front.is_none() && (is_ebbtides(number) || was_ours) {
         return Some((Severity::Error, format!("sends to {number}, ebbtide's port, and {title} has no ebbtide")));
+    }
+    // Ports need not be declared: where one container declares none, it may be its.
+    let mut apps = workload.apps().filter(|place| !mesh::is_mesh(&place.container.name));
+    if apps.any(|place| place.container.ports.as_ref().is_none_or(Vec::is_empty)) {
+        return None;
     }
     let mut declared: Vec<String> = declared.iter().map(i32::to_string).collect();
     declared.dedup();

@@ -130,7 +130,9 @@ fn position(input: &Input<'_>, report: &mut Report<'_>) {
         let Some(front) = front::of(workload).filter(|front| front.place.is_native_sidecar()) else { continue };
         let init = workload.spec.init_containers.as_deref().unwrap_or_default();
         let (is, wanted) = (front.place.index, mesh::position(init));
-        if is == wanted || front::all(workload).count() > 1 {
+        // Meshes put what sets up the redirections last where their proxy is an ordinary container.
+        let is_first_with_ordinary_proxy = is < wanted && !mesh::has_proxy(init);
+        if is == wanted || is_first_with_ordinary_proxy || front::all(workload).count() > 1 {
             continue;
         }
         let name = &front.place.container.name;
