@@ -31,6 +31,8 @@ mod surface;
 
 mod deploy;
 
+mod kube;
+
 mod tidy;
 
 mod http1;

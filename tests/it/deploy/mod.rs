@@ -5,7 +5,6 @@ mod component;
 mod monitoring;
 mod queries;
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,6 +14,8 @@ use ebbtide::config::{Direction, Environment, Mode, load};
 use ebbtide::lifecycle::budget;
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
+
+use crate::harness::manifest::environment;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/example")
@@ -65,26 +66,6 @@ fn pod() -> Value {
 
 fn sidecar() -> Value {
     pod()["initContainers"][0].clone()
-}
-
-/// The variables as the kubelet would set them, with this pod IP.
-fn environment(container: &Value, pod_ip: &str) -> BTreeMap<String, String> {
-    let mut variables = BTreeMap::new();
-    for variable in container["env"].as_array().unwrap() {
-        let name = variable["name"].as_str().unwrap().to_owned();
-        let value = match variable["value"].as_str() {
-            Some(text) => variables.iter().fold(text.to_owned(), |text, (name, value): (&String, &String)| {
-                text.replace(&format!("$({name})"), value)
-            }),
-            None => {
-                assert_eq!(variable["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
-                pod_ip.to_owned()
-            }
-        };
-        assert!(!value.contains("$("), "{name}: a variable that is used must stand above");
-        variables.insert(name, value);
-    }
-    variables
 }
 
 #[test]

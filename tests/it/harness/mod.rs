@@ -32,6 +32,8 @@ pub(crate) mod script;
 
 pub(crate) mod stage;
 
+pub(crate) mod manifest;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Once;
