@@ -8,6 +8,8 @@ mod injected;
 
 mod kept;
 
+mod play;
+
 mod shapes;
 
 mod strict;
