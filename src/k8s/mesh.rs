@@ -135,6 +135,9 @@ const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 const ISTIO_REVISION: &str = "istio.io/rev";
 const LINKERD_INJECT: &str = "linkerd.io/inject";
 
+/// Annotation of a pod: whether Istio's proxy is a native sidecar in it. Istio 1.24 or later; by default from 1.27 on.
+pub const NATIVE_PROXY: &str = "sidecar.istio.io/nativeSidecar";
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

@@ -1,6 +1,7 @@
 //! Which ports of an app are fronted, and what is spoken on them.
 
 use std::collections::BTreeSet;
+use std::ops::Not as _;
 
 use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -62,11 +63,23 @@ pub(super) fn choose(
     has_outbound: bool,
 ) -> Result<Vec<Front>, Reason> {
     let candidates: Vec<_> = candidates(workload).collect();
+    if let Some(wrong) =
+        candidates.iter().find(|one| u16::try_from(one.port.container_port).is_ok_and(|port| port > 0).not())
+    {
+        return Err(format!(
+            "container {} declares the port {}, which is none",
+            wrong.place.container.name, wrong.port.container_port
+        ));
+    }
+    let scraped = workload.annotation("prometheus.io/port").and_then(|port| port.trim().parse().ok());
     let mut fronts: Vec<Front> = match choices {
         Some(choices) => {
             choices.iter().map(|choice| choice.front(workload, &candidates, services)).collect::<Result<_, _>>()?
         }
-        None => by_themselves(&candidates, services)?.into_iter().map(|candidate| front(candidate, services)).collect(),
+        None => by_themselves(&candidates, services, scraped)?
+            .into_iter()
+            .map(|candidate| front(candidate, services))
+            .collect(),
     };
     if fronts.is_empty() && choices.is_none() && !has_outbound {
         return Err(
@@ -116,11 +129,14 @@ fn candidates<'a>(workload: &'a Workload<'_>) -> impl Iterator<Item = Candidate<
 fn by_themselves<'a, 'c>(
     candidates: &'c [Candidate<'a>],
     services: &[&Service],
+    scraped: Option<i32>,
 ) -> Result<Vec<&'c Candidate<'a>>, Reason> {
     let is_targeted = |candidate: &Candidate<'_>| service_ports(services).any(|port| sends_to(port, candidate.port));
     let targeted: Vec<_> = candidates.iter().filter(|candidate| is_targeted(candidate)).collect();
     let considered = if targeted.is_empty() { candidates.iter().collect() } else { targeted };
-    let chosen: Vec<_> = considered.iter().copied().filter(|candidate| !is_aside(candidate.port)).collect();
+    let is_scraped = |port: &ContainerPort| considered.len() > 1 && scraped == Some(port.container_port);
+    let is_chosen = |candidate: &&Candidate<'_>| !is_aside(candidate.port) && !is_scraped(candidate.port);
+    let chosen: Vec<_> = considered.iter().copied().filter(is_chosen).collect();
     if chosen.is_empty() && !considered.is_empty() {
         let names: Vec<_> = considered.iter().map(|candidate| shown(candidate.port)).collect();
         return Err(format!(

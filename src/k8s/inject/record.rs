@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::k8s::hook;
+use crate::k8s::mesh;
 use crate::k8s::object::{decode, escape};
 use crate::k8s::workload::is_ebbtide;
 
@@ -31,6 +32,9 @@ pub(super) struct Record {
     /// The mesh's annotation that has the admin port, and how it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mesh: Option<(String, Option<String>, u16)>,
+    /// Istio has been told to run its proxy as a native sidecar.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) native_proxy: bool,
     /// Variables as they were written; what differs has been set by hand since.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) env: BTreeMap<String, String>,
@@ -89,15 +93,21 @@ pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
     }
     if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.shift_remove(&format!("{}{INJECTED}", super::options::PREFIX));
+        if record.native_proxy {
+            annotations.shift_remove(mesh::NATIVE_PROXY);
+        }
         if let Some((name, was, port)) = &record.mesh {
             restore_excluded(annotations, name, was.as_deref(), *port);
         }
     }
-    for place in empty_places(&template) {
+    for place in PLACES {
+        let is_empty = template.pointer(place).is_some_and(is_empty);
         // What has become empty by this was made by the injection.
-        let was_there = were_empty.contains(&place) || record.empty.contains(&place);
+        let was_there = were_empty.iter().chain(&record.empty).any(|one| one == place);
         let (parent, key) = place.rsplit_once('/').unwrap_or_default();
-        if let Some(parent) = template.pointer_mut(parent).and_then(Value::as_object_mut).filter(|_| !was_there) {
+        if let Some(parent) =
+            template.pointer_mut(parent).and_then(Value::as_object_mut).filter(|_| is_empty && !was_there)
+        {
             parent.shift_remove(key);
         }
     }
@@ -106,10 +116,12 @@ pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
 
 /// The places that an injection may fill, as far as they are there and empty.
 pub(super) fn empty_places(template: &Value) -> Vec<String> {
-    let places = ["/spec/initContainers", "/spec/volumes", "/metadata/annotations", "/metadata"];
-    let is_empty =
-        |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
-    places.into_iter().filter(|place| template.pointer(place).is_some_and(is_empty)).map(str::to_owned).collect()
+    let empty = PLACES.into_iter().filter(|place| template.pointer(place).is_some_and(is_empty));
+    empty.map(str::to_owned).collect()
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
 fn restore_spec(spec: &mut Map<String, Value>, record: &Record) {
@@ -218,6 +230,9 @@ pub(super) fn object_at<'a>(value: &'a mut Value, pointer: &str) -> &'a mut Map<
 fn annotation(name: &str) -> String {
     format!("/metadata/annotations/{}", escape(&format!("{}{name}", super::options::PREFIX)))
 }
+
+/// What an injection may fill; the inner before the outer.
+const PLACES: [&str; 4] = ["/spec/initContainers", "/spec/volumes", "/metadata/annotations", "/metadata"];
 
 /// Name of the annotation, behind the prefix.
 pub(super) const INJECTED: &str = "injected";

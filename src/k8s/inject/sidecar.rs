@@ -30,13 +30,10 @@ pub(super) fn container(plan: &Plan<'_>, old: Option<&Value>, record: Option<&Re
     }
 }
 
-/// The variables that a later run may renew.
-pub(super) fn written(container: &Value, plan: &Plan<'_>) -> BTreeMap<String, String> {
-    let names: Vec<_> =
-        variables(plan).into_iter().map(|(name, _)| name).filter(|name| !ALWAYS.contains(name)).collect();
-    let env = container["env"].as_array().into_iter().flatten();
-    let pairs = env.filter_map(|one| Some((one["name"].as_str()?.to_owned(), one["value"].as_str()?.to_owned())));
-    pairs.filter(|(name, _)| names.contains(&name.as_str())).collect()
+/// The variables that a later run may renew, as they are without anything that was set by hand.
+pub(super) fn written(plan: &Plan<'_>) -> BTreeMap<String, String> {
+    let renewed = variables(plan).into_iter().filter(|(name, _)| !ALWAYS.contains(name));
+    renewed.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 fn generate(plan: &Plan<'_>) -> Value {
@@ -131,7 +128,10 @@ fn merge(old: &Value, generated: Value, options: &Options, record: Option<&Recor
             "name" | "restartPolicy" => {}
             "image" => {
                 if !options.is_said("image") {
-                    new.insert(key.clone(), renewed(was.as_str().unwrap_or_default()).into());
+                    let was = was.as_str().unwrap_or_default();
+                    let is_of_this_version = record.is_some_and(|record| record.version == env!("CARGO_PKG_VERSION"));
+                    let image = if is_of_this_version { was.to_owned() } else { renewed(was) };
+                    new.insert(key.clone(), image.into());
                 }
             }
             "env" => {

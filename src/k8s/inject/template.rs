@@ -96,7 +96,7 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
     set_grace(&mut template, original, plan.grace, &mut record);
     change_apps(&mut template, original, &plan, &mut record);
     let container = sidecar::container(&plan, subject.old, subject.record);
-    record.env = sidecar::written(&container, &plan);
+    record.env = sidecar::written(&plan);
     place(&mut template, original, container);
     if let Some(mesh) = subject.mesh {
         let name = mesh.excluded_ports();
@@ -105,6 +105,11 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
         if let Some(with_ours) = mesh.with_excluded(was.as_deref(), admin_port) {
             annotations.insert(name.to_owned(), with_ours.into());
             record.mesh = Some((name.to_owned(), was, admin_port));
+        }
+        // Istio sends ebbtide's probes to its own agent, which must have started before and be there to the end.
+        if mesh == Mesh::Istio && !annotations.contains_key(mesh::NATIVE_PROXY) {
+            annotations.insert(mesh::NATIVE_PROXY.to_owned(), "true".into());
+            record.native_proxy = true;
         }
     }
     record.store(&mut template);

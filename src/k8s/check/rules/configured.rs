@@ -3,7 +3,7 @@
 use super::front::{self, Front};
 use crate::config::{Mode, Origin};
 use crate::k8s::check::{Input, Report, Rule, Severity};
-use crate::k8s::workload::{List, SOME_ADDRESS};
+use crate::k8s::workload::{List, SOME_ADDRESS, SOME_IPV6};
 
 pub(super) static EB039: Rule = Rule {
     id: "EB039",
@@ -121,7 +121,10 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
 
 /// On one line, without the address that stands for the pod's.
 fn one_line(name: &str, fault: impl std::fmt::Display) -> String {
-    format!("{name}: {fault}").replace("\n  help: ", "; ").replace(SOME_ADDRESS, "$(POD_IP)")
+    format!("{name}: {fault}")
+        .replace("\n  help: ", "; ")
+        .replace(SOME_ADDRESS, "$(POD_IP)")
+        .replace(SOME_IPV6, "$(POD_IP)")
 }
 
 /// Whether a value is wrong whatever the sources say that the manifest does not show.

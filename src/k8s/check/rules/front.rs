@@ -186,7 +186,7 @@ pub(super) fn upstream(listener: &ListenerConfig) -> Option<&HostPort> {
 }
 
 fn is_this_pod(host: &str) -> bool {
-    is_loopback(host) || host == workload::SOME_ADDRESS
+    is_loopback(host) || [workload::SOME_ADDRESS, workload::SOME_IPV6].contains(&host)
 }
 
 /// Whether a host is the one that asks for it.

@@ -114,7 +114,8 @@ fn ordinary_proxy(workload: &Workload<'_>, front: &Front<'_>, report: &mut Repor
     let Some(probe) = probe else { return };
     let is_turned = probe.path.as_deref().is_some_and(|path| path.starts_with(mesh::REWRITTEN_PROBE));
     let is_there = mesh::has_proxy(&workload.spec.containers) && is_turned;
-    let will_be = workload.annotation(NATIVE_PROXY) == Some("false") && workload.annotation(REWRITE) != Some("false");
+    let will_be =
+        workload.annotation(mesh::NATIVE_PROXY) == Some("false") && workload.annotation(REWRITE) != Some("false");
     if !is_there && !will_be {
         return;
     }
@@ -128,7 +129,7 @@ fn ordinary_proxy(workload: &Workload<'_>, front: &Front<'_>, report: &mut Repor
         report.add(workload, &path, message).severity(Severity::Error);
         return;
     }
-    let path = format!("{}/metadata/annotations/{}", workload.path, escape(NATIVE_PROXY));
+    let path = format!("{}/metadata/annotations/{}", workload.path, escape(mesh::NATIVE_PROXY));
     report.add(workload, &path, message).severity(Severity::Error).fix(workload.object, |object| {
         if let Some(value) = object.pointer_mut(&path) {
             *value = "true".into();
@@ -209,9 +210,6 @@ fn lets_in(allowed: &NetworkPolicyPort, workload: &Workload<'_>, port: i32) -> b
         }
     }
 }
-
-/// Istio 1.24 or later; native is the default from 1.27 on.
-const NATIVE_PROXY: &str = "sidecar.istio.io/nativeSidecar";
 
 /// Whether Istio turns probes and hooks to its agent; it does by default.
 const REWRITE: &str = "sidecar.istio.io/rewriteAppHTTPProbers";

@@ -90,7 +90,7 @@ fn another_hook_is_refused_unless_somebody_decides() {
     let faults = injected(&yaml, &[]).unwrap_err();
     assert!(
         faults[0].starts_with(
-            "x.yaml:13:11: Deployment/kite: container ember has a preStop hook of its own (httpGet /drain)"
+            "x.yaml:14:11: Deployment/kite: container ember has a preStop hook of its own (httpGet /drain)"
         ),
         "{faults:?}"
     );
