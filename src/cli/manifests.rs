@@ -69,6 +69,8 @@ impl Files {
                 let (path, kind) = (entry.path(), entry.file_type()?);
                 let is_manifest =
                     path.extension().is_some_and(|ending| ["yaml", "yml", "json"].iter().any(|one| ending == *one));
+                // Tells kustomize what to do with the others, and holds no object.
+                let is_manifest = is_manifest && path.file_stem().is_none_or(|stem| stem != "kustomization");
                 if kind.is_dir() && self.recursive {
                     folders.push(path);
                 } else if is_manifest && path.is_file() {

@@ -1,7 +1,8 @@
-//! The command line: run, drain, status, config, inject, budget, demo.
+//! The command line: run, drain, status, config, inject, check, budget, demo.
 
 pub mod run;
 pub mod control;
+pub mod check;
 pub mod config;
 pub mod manifests;
 pub mod inject;
@@ -46,6 +47,9 @@ enum Command {
     /// Draw what happens second by second when a workload's pods are deleted
     #[command(after_help = budget::EXAMPLES)]
     Budget(budget::Command),
+    /// Find what in Kubernetes manifests loses requests
+    #[command(after_help = check::EXAMPLES)]
+    Check(check::Options),
     /// Play a pod deletion twice, without ebbtide and with it, and count what is lost
     Demo(demo::Options),
     /// The demo's app
@@ -96,6 +100,7 @@ pub fn main() -> ExitCode {
             let flags = matches.subcommand_matches("inject").map(crate::k8s::inject::flags_from).unwrap_or_default();
             inject::run(&command, flags)
         }
+        Command::Check(options) => check::run(&options),
         Command::Budget(command) => budget::run(&command),
         Command::Config(command) => {
             let Some(matches) = matches.subcommand_matches("config") else { return ExitCode::from(USAGE) };

@@ -182,7 +182,15 @@ pub fn image_name(image: &str) -> &str {
 /// # Errors
 /// All its faults.
 pub fn configuration(container: &Container) -> Result<Loaded, Vec<ConfigError>> {
-    config::load(None, &environment(container), &[])
+    config::load(None, &environment(container), &flags(container))
+}
+
+/// What a container's `ebbtide run` is given as flags.
+fn flags(container: &Container) -> Vec<(String, String)> {
+    let given = container.command.iter().flatten().chain(container.args.iter().flatten());
+    let arguments = given.filter(|argument| !argument.ends_with("ebbtide") && *argument != "run");
+    let command = clap::Command::new("run").no_binary_name(true).args(config::clap_args());
+    command.try_get_matches_from(arguments).map(|matches| config::flags_from(&matches)).unwrap_or_default()
 }
 
 /// The variables of a container, but for the one that names a file.

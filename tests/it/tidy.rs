@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ebbtide::config::{Environment, load};
+use ebbtide::k8s::check::{RULES, Severity};
 use ebbtide::lifecycle::budget;
 use ebbtide::lifecycle::tick::Tick;
 use ebbtide::proxy::grpc;
@@ -245,6 +246,22 @@ fn the_troubleshooting_page_has_our_own_answers() {
         table.push_str(&format!("| {text} | {} | {} {call:?} |\n", status.as_u16(), call as u16));
     }
     assert_part("docs/user/troubleshooting.md", "answers", &table);
+}
+
+#[test]
+fn the_check_page_has_the_rules() {
+    let sections = RULES.iter().map(|rule| {
+        format!(
+            "### {} {}\n\n*{}.* {}\n\n{}\n\n**Way out:** {}\n",
+            rule.id,
+            rule.name,
+            if rule.severity == Severity::Error { "Error" } else { "Warning" },
+            rule.summary,
+            rule.why,
+            rule.fix
+        )
+    });
+    assert_part("docs/user/check.md", "rules", &sections.collect::<Vec<_>>().join("\n"));
 }
 
 /// What stands between `<!-- NAME -->` and `<!-- /NAME -->`; `UPDATE_EXPECT=1` writes it.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use k8s_openapi::api::core::v1::Service;
+use serde_json::Value;
 
 use crate::k8s::document::{Document, Fault};
 use crate::k8s::object::{Object, decode};
@@ -59,7 +60,7 @@ impl<'a> Input<'a> {
     pub(super) fn new(documents: &'a [Document], objects: &'a [Object], options: &'a Options) -> Result<Self, Fault> {
         let mut workloads = Vec::new();
         let mut services = Vec::new();
-        for object in objects {
+        for object in objects.iter().filter(|object| !is_owned(object, objects)) {
             workloads.extend(Workload::of(object, documents, options.template_path.as_deref())?);
             if object.is("", "Service") {
                 services.push((object, typed(object, documents)?));
@@ -76,14 +77,22 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// The objects of a kind, as types.
-    ///
-    /// # Errors
-    /// None: what does not fit the type is left out, it is no business of these rules.
+    /// The objects of a kind, as types. What does not fit the type is left out: it is no business of these rules.
+    #[must_use]
     pub fn all<T: serde::de::DeserializeOwned>(&self, group: &str, kind: &str) -> Vec<(&'a Object, T)> {
         let objects = self.objects.iter().filter(|object| object.is(group, kind));
         objects.filter_map(|object| Some((object, decode(&object.value).ok()?))).collect()
     }
+}
+
+/// Whether another object of these makes this one, as a Deployment its ReplicaSets: what is said of the one goes for the
+/// other, and it is the owner that is changed.
+pub(super) fn is_owned(object: &Object, all: &[Object]) -> bool {
+    let owners = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().any(|owner| {
+        let is = |field: &str, text: &str| owner.get(field).and_then(Value::as_str) == Some(text);
+        all.iter().any(|one| one.namespace == object.namespace && is("kind", &one.kind) && is("name", &one.name))
+    })
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Object, documents: &[Document]) -> Result<T, Fault> {
@@ -93,6 +102,14 @@ fn typed<T: serde::de::DeserializeOwned>(object: &Object, documents: &[Document]
 }
 
 // === impl KubeVersion ===
+
+impl KubeVersion {
+    /// Whether the cluster is known to be older than that.
+    #[must_use]
+    pub fn is_before(version: Option<Self>, minor: u32) -> bool {
+        version.is_some_and(|version| version.minor < minor)
+    }
+}
 
 impl FromStr for KubeVersion {
     type Err = String;

@@ -1,7 +1,10 @@
 //! `ebbtide check`: what in a manifest loses requests, by rules with stable numbers.
 
+mod facts;
 mod input;
+pub mod output;
 mod rules;
+pub mod sarif;
 mod silence;
 
 use json_patch::PatchOperation;
@@ -99,6 +102,17 @@ pub fn check(documents: &[document::Document], options: &Options) -> Result<Chec
     silence::apply(&input, &mut findings);
     findings.sort_by(|a, b| (&a.file, a.place, a.rule.id).cmp(&(&b.file, b.place, b.rule.id)));
     Ok(Checked { findings, workloads: input.workloads.len() })
+}
+
+// === impl Severity ===
+
+impl std::fmt::Display for Severity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
 }
 
 // === impl Report ===

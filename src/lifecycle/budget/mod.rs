@@ -8,7 +8,7 @@ use crate::config::{DrainConfig, Hold, Mode};
 use crate::lifecycle::tick::{Tick, Window};
 
 /// A drain shorter than this makes the budget "too small".
-const MIN_DRAIN: Duration = Duration::from_secs(5);
+pub const MIN_DRAIN: Duration = Duration::from_secs(5);
 
 /// The parts as they will really be used; their sum is the grace period or less.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,6 +4,8 @@ mod bad_input;
 
 mod case;
 
+mod check;
+
 mod injected;
 
 mod kept;

@@ -21,7 +21,7 @@ pub(super) async fn run(config: &Config, arguments: &[&str]) -> (Option<i32>, St
 #[tokio::test]
 async fn the_help_of_every_command_has_an_example() {
     let config = Config::new();
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 12] = [
         &[],
         &["run"],
         &["drain"],
@@ -30,6 +30,9 @@ async fn the_help_of_every_command_has_an_example() {
         &["config", "check"],
         &["config", "show"],
         &["config", "schema"],
+        &["inject"],
+        &["check"],
+        &["budget"],
         &["demo"],
     ];
     for command in commands {

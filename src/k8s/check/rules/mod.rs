@@ -1,6 +1,14 @@
 //! The table of rules, in the order of their numbers. Each stands beside the function that looks for it.
 
+mod fields;
 mod grace;
+mod programs;
+mod readiness;
+mod process;
+mod rollout;
+mod scaling;
+mod sidecars;
+mod traffic;
 mod front;
 mod select;
 mod sidecar;
@@ -18,6 +26,23 @@ use super::Rule;
 /// Every rule. The number of one that is gone goes to [`RETIRED`] and to no other rule.
 pub static RULES: &[&Rule] = &[
     &grace::EB001,
+    &grace::EB002,
+    &programs::EB003,
+    &programs::EB004,
+    &process::EB005,
+    &sidecars::EB006,
+    &traffic::EB007,
+    &process::EB008,
+    &readiness::EB009,
+    &readiness::EB010,
+    &rollout::EB011,
+    &readiness::EB012,
+    &rollout::EB013,
+    &traffic::EB014,
+    &scaling::EB015,
+    &sidecars::EB016,
+    &grace::EB017,
+    &fields::EB018,
     &sidecar::EB030,
     &sidecar::EB031,
     &sidecar::EB032,
