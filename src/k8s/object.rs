@@ -179,6 +179,9 @@ impl Object {
         let decoded: PodTemplateSpec = decode(&only).map_err(|(at, reason)| {
             self.fault(document, &format!("{path}{at}"), format!("{}: {reason}", self.title()))
         })?;
+        if let Some((at, reason)) = not_even_wrong(&decoded) {
+            return Err(self.fault(document, &format!("{path}{at}"), format!("{}: {reason}", self.title())));
+        }
         match decoded.spec.as_ref().is_some_and(|spec| !spec.containers.is_empty()) {
             true => Ok(decoded),
             false => Err(self.fault(document, &format!("{path}/spec"), format!("{} has no containers", self.title()))),
@@ -199,6 +202,23 @@ impl Object {
     pub fn is(&self, api_group: &str, kind: &str) -> bool {
         self.kind == kind && self.api_version.split_once('/').map_or("", |(group, _)| group) == api_group
     }
+}
+
+/// What the types let pass and no tool can do anything with: containers without a name, ports that are none.
+fn not_even_wrong(template: &PodTemplateSpec) -> Option<(String, String)> {
+    let spec = template.spec.as_ref()?;
+    let init = spec.init_containers.iter().flatten().enumerate().map(|(index, one)| ("initContainers", index, one));
+    let ordinary = spec.containers.iter().enumerate().map(|(index, one)| ("containers", index, one));
+    init.chain(ordinary).find_map(|(list, index, container)| {
+        let at = format!("/spec/{list}/{index}");
+        if container.name.is_empty() {
+            return Some((at, "has a container without a name".to_owned()));
+        }
+        let mut ports = container.ports.iter().flatten().map(|port| port.container_port).enumerate();
+        let (port, number) = ports.find(|(_, number)| !(1..=65_535).contains(number))?;
+        let reason = format!("container {} has the port {number}, which is none", container.name);
+        Some((format!("{at}/ports/{port}/containerPort"), reason))
+    })
 }
 
 /// Whether an init container is a native sidecar (KEP-753).

@@ -93,6 +93,17 @@ pub struct Checked {
 pub fn check(documents: &[document::Document], options: &Options) -> Result<Checked, Fault> {
     let objects = super::object::objects(documents)?;
     let input = Input::new(documents, &objects, options)?;
+    let is_looked_at = |object: &super::object::Object| {
+        object.template_path(options.template_path.as_deref()).is_some()
+            || object.kind.ends_with("WebhookConfiguration")
+    };
+    if let Some(first) = objects.first().filter(|_| !objects.iter().any(is_looked_at)) {
+        let message = format!(
+            "holds nothing with a pod template, so there is nothing to check; taken are {}",
+            super::object::KINDS
+        );
+        return Err(first.fault(&documents[first.document], "", message));
+    }
     let mut findings = Vec::new();
     for rule in RULES {
         let mut report = Report { input: &input, rule, findings: Vec::new() };

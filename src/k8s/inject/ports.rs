@@ -1,7 +1,6 @@
 //! Which ports of an app are fronted, and what is spoken on them.
 
 use std::collections::BTreeSet;
-use std::ops::Not as _;
 
 use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -63,14 +62,6 @@ pub(super) fn choose(
     has_outbound: bool,
 ) -> Result<Vec<Front>, Reason> {
     let candidates: Vec<_> = candidates(workload).collect();
-    if let Some(wrong) =
-        candidates.iter().find(|one| u16::try_from(one.port.container_port).is_ok_and(|port| port > 0).not())
-    {
-        return Err(format!(
-            "container {} declares the port {}, which is none",
-            wrong.place.container.name, wrong.port.container_port
-        ));
-    }
     let scraped = workload.annotation("prometheus.io/port").and_then(|port| port.trim().parse().ok());
     let mut fronts: Vec<Front> = match choices {
         Some(choices) => {

@@ -11,8 +11,6 @@ pub(super) struct Shape {
     pub(super) services: &'static [(&'static str, u64)],
     /// What must be told on stderr.
     pub(super) says: &'static [&'static str],
-    /// Whether a document of it can't be changed in place: it loses its comments, and that is told.
-    pub(super) anew: bool,
 }
 
 #[derive(Debug)]
@@ -66,9 +64,9 @@ pub(super) const SHAPES: &[Shape] = &[
     shape("21-flow.yaml", &[web("flow").grace(24)]).services(&[("flow/80", 14080)]),
     shape("22-compact.json", &[web("compact")]),
     shape("23-tabbed.json", &[web("tabbed")]).services(&[("tabbed/80", 14080)]),
-    shape("24-anchors.yaml", &[web("knots")]).services(&[("knots/80", 14080)]).anew(),
+    shape("24-anchors.yaml", &[web("knots")]).services(&[("knots/80", 14080)]),
     shape("25-merge-keys.yaml", &[web("merged").grace(24)]),
-    shape("26-shared-hook.yaml", &[web("twins").grace(60).hold(15)]).anew(),
+    shape("26-shared-hook.yaml", &[web("twins").grace(60).hold(15)]),
     shape("27-block-scalars.yaml", &[web("blocks")]),
     shape("28-quoted.yaml", &[web("quoted").grace(24)]),
     shape("29-words.yaml", &[web("words").grace(50).facts(&[("/spec/volumes/0/secret/defaultMode", "288")])]),
@@ -97,8 +95,7 @@ pub(super) const SHAPES: &[Shape] = &[
     shape("45-long-grace.yaml", &[web("patient").grace(3600)]),
     shape("46-no-grace.yaml", &[web("abrupt").grace(24)]).says(&["terminationGracePeriodSeconds"]),
     shape("47-udp.yaml", &[web("names")]).services(&[("names/80", 14080)]),
-    shape("48-nameless-ports.yaml", &[workload("plain", &["14080 http://POD:8080", "14081 http://POD:9090"])])
-        .says(&["targetPort: 14080"]),
+    shape("48-nameless-ports.yaml", &[workload("plain", &["14080 http://POD:8080"])]).says(&["targetPort: 14080"]),
     shape("49-http-and-grpc.yaml", &[workload("duo", &["14080 http://POD:8080", "14081 h2c://POD:9090"])])
         .services(&[("duo/9090", 14081)]),
     shape("49-http-and-grpc.yaml", &[web("duo")]).args(&["--ports", "http"]),
@@ -143,7 +140,7 @@ const PORT_MOVED: (&str, &str) =
     ("/spec/containers/0/ports", "[{\"containerPort\": 8080}, {\"name\": \"http\", \"containerPort\": 14080}]");
 
 const fn shape(file: &'static str, workloads: &'static [Workload]) -> Shape {
-    Shape { file, args: &[], workloads, services: &[], says: &[], anew: false }
+    Shape { file, args: &[], workloads, services: &[], says: &[] }
 }
 
 /// HTTP on port 8080, the stock grace period and hold.
@@ -166,12 +163,6 @@ impl Shape {
     const fn services(mut self, services: &'static [(&'static str, u64)]) -> Self {
         self.services = services;
         self
-    }
-
-    /// What changes stands behind an alias.
-    const fn anew(mut self) -> Self {
-        self.anew = true;
-        self.says(&["written anew"])
     }
 
     const fn says(mut self, says: &'static [&'static str]) -> Self {

@@ -3,11 +3,11 @@
 mod fields;
 mod grace;
 mod programs;
-mod readiness;
+mod app_probes;
 mod process;
 mod rollout;
 mod scaling;
-mod sidecars;
+mod companions;
 mod traffic;
 mod front;
 mod select;
@@ -30,17 +30,17 @@ pub static RULES: &[&Rule] = &[
     &programs::EB003,
     &programs::EB004,
     &process::EB005,
-    &sidecars::EB006,
+    &companions::EB006,
     &traffic::EB007,
     &process::EB008,
-    &readiness::EB009,
-    &readiness::EB010,
+    &app_probes::EB009,
+    &app_probes::EB010,
     &rollout::EB011,
-    &readiness::EB012,
+    &app_probes::EB012,
     &rollout::EB013,
     &traffic::EB014,
     &scaling::EB015,
-    &sidecars::EB016,
+    &companions::EB016,
     &grace::EB017,
     &fields::EB018,
     &sidecar::EB030,
