@@ -78,6 +78,15 @@ fn identities(items: &[Value]) -> Option<Vec<String>> {
     for item in items {
         let part = |key: &str| item.get(key).map(Value::to_string);
         let port = part("containerPort").or_else(|| part("port"));
+        if let Some(kind) = part("kind") {
+            let of = |pointer: &str| item.pointer(pointer).map(Value::to_string).unwrap_or_default();
+            let id = format!("{kind} {} {}", of("/metadata/namespace"), of("/metadata/name"));
+            if ids.contains(&id) {
+                return None;
+            }
+            ids.push(id);
+            continue;
+        }
         let id = match (port, part("mountPath"), part("name")) {
             (Some(port), ..) => format!("{port} {}", part("protocol").unwrap_or_default()),
             (None, Some(path), _) => path,

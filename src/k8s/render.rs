@@ -78,15 +78,14 @@ fn scalar_text(value: &Value) -> String {
 
 /// Text that is read back as this text: as it is, or in quotes.
 fn word(text: &str) -> String {
-    let is_plain_character = |c: char| c.is_ascii_alphanumeric() || "-_./$()@+=,;~^*%!?<>|&' ".contains(c);
+    // Nothing that means something to some parser, within a flow list too.
+    let is_plain_character = |c: char| c.is_ascii_alphanumeric() || "-_./$()@+=~ ".contains(c);
     let starts_plainly = text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '$' | '_' | '('));
     let has_colon = text.contains(": ") || text.ends_with(':');
     let is_plain = starts_plainly
         && !text.ends_with(' ')
         && !has_colon
         && text.chars().all(|c| is_plain_character(c) || c == ':')
-        // In a flow list or mapping these would end it.
-        && !text.contains(',')
         && scalar::plain(text).is_string();
     let is_readable = !text.contains('\'') && text.contains('"') && !text.chars().any(char::is_control);
     match (is_plain, is_readable) {

@@ -1,22 +1,28 @@
 //! `ebbtide inject`: puts the sidecar into pod templates, keeps it up to date there, and takes it out.
 
+mod existing;
+mod meshes;
 mod options;
 mod ports;
+mod protocol;
 mod record;
 mod services;
 mod sidecar;
 mod template;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use json_patch::PatchOperation;
-use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 
+use self::existing::Existing;
 pub use self::options::{InjectOption, OPTIONS, PREFIX, clap_args, flags_from, is_annotation, refuses};
 use self::ports::Front;
 use self::record::Record;
 use self::template::Subject;
+use self::traffic::Before;
 use super::diff::diff;
 use super::document::{Document, Fault};
 use super::edit::edit;
@@ -89,17 +95,23 @@ pub fn run(documents: &[Document], request: &Request) -> Result<Outcome, Vec<Fau
     let mut notes = Vec::new();
     let mut faults = Vec::new();
     let mut prepared = Vec::new();
+    let mut left = Vec::new();
     for object in &objects {
-        match prepare(object, documents, request, &mut notes) {
-            Ok(Some(one)) => prepared.push(one),
+        match prepare(object, documents, request) {
+            Ok(Some(Verdict::Take(one))) => prepared.push(*one),
+            Ok(Some(Verdict::Leave(workload, reason))) => {
+                notes.push(workload.fault("", reason));
+                left.push(*workload);
+            }
             Ok(None) => {}
             Err(fault) => faults.push(fault),
         }
     }
-    if prepared.is_empty() && faults.is_empty() && notes.is_empty() {
+    let services = traffic::services_before(&objects, documents, &mut faults);
+    let gives_back = services.iter().any(|before| request.remove && before.value != objects[before.index].value);
+    if prepared.is_empty() && faults.is_empty() && left.is_empty() && !gives_back {
         return Err(vec![nothing_to_do(documents, &objects)]);
     }
-    let services = services_before(&objects, documents, &mut faults);
     let mut done = Vec::new();
     for one in &prepared {
         match change(one, &objects, &services, request, &mut notes) {
@@ -114,36 +126,66 @@ pub fn run(documents: &[Document], request: &Request) -> Result<Outcome, Vec<Fau
     for (one, changed) in prepared.iter().zip(&done) {
         set_template(&mut after[index_of(&objects, one.workload.object)], one.workload.path, &changed.template);
     }
-    for (index, value, typed) in &services {
-        after[*index] = send(value, typed, &prepared, &done, &objects[*index], documents, request, &mut notes);
+    for before in &services {
+        let object = &objects[before.index];
+        let fault =
+            |message| object.fault(&documents[object.document], "/spec", format!("{}: {message}", object.title()));
+        match traffic::send(before, &prepared, &done, &left, request.remove, object) {
+            Ok((value, said)) => {
+                after[before.index] = value;
+                notes.extend(said.into_iter().map(fault));
+            }
+            Err(reason) => faults.push(fault(reason)),
+        }
     }
-    Ok(outcome(documents, &objects, &after, notes))
+    if faults.is_empty() { Ok(outcome(documents, &objects, &after, notes)) } else { Err(faults) }
+}
+
+/// What is to be done with a workload.
+enum Verdict<'a> {
+    Take(Box<Prepared<'a>>),
+    /// Why it stays as it is.
+    Leave(Box<Workload<'a>>, String),
 }
 
 fn prepare<'a>(
     object: &'a Object,
     documents: &'a [Document],
     request: &'a Request,
-    notes: &mut Vec<Fault>,
-) -> Result<Option<Prepared<'a>>, Fault> {
+) -> Result<Option<Verdict<'a>>, Fault> {
     let Some(workload) = Workload::of(object, documents, request.template_path.as_deref())? else { return Ok(None) };
     if let Some(owner) = object.value.pointer("/metadata/ownerReferences/0").filter(|owner| owner["controller"] == true)
     {
         let (kind, name) = (owner["kind"].as_str().unwrap_or("?"), owner["name"].as_str().unwrap_or("?"));
-        notes.push(workload.fault("", format!("is left as it is: {kind}/{name} makes it, change that")));
-        return Ok(None);
+        let reason = format!("is left as it is: {kind}/{name} makes it, change that");
+        return Ok(Some(Verdict::Leave(Box::new(workload), reason)));
     }
-    if !request.remove && template::is_declined(&workload) {
-        notes.push(workload.fault("", format!("is left as it is: {PREFIX}inject says so")));
-        return Ok(None);
+    match workload.annotation(&format!("{PREFIX}inject")) {
+        None | Some("true" | "enabled" | "yes") => {}
+        Some("false" | "disabled" | "no") if request.remove => {}
+        Some("false" | "disabled" | "no") => {
+            let reason = format!("is left as it is: {PREFIX}inject says so");
+            return Ok(Some(Verdict::Leave(Box::new(workload), reason)));
+        }
+        Some(other) => {
+            let at = format!("{}/metadata/annotations", workload.path);
+            return Err(workload.fault(&at, format!("{PREFIX}inject is {other:?}; it takes \"true\" or \"false\"")));
+        }
     }
-    if workload.spec.os.as_ref().is_some_and(|os| os.name == "windows") {
-        return Err(workload.fault(&workload.in_spec("/os"), "runs on Windows, and ebbtide's image is for Linux"));
+    let os = workload.spec.os.as_ref().map(|os| os.name.as_str());
+    let selector = workload.spec.node_selector.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
+    if os.or(selector.map(String::as_str)) == Some("windows") {
+        return Err(workload.fault(&workload.in_spec(""), "runs on Windows, and ebbtide's image is for Linux"));
     }
     let now = template_of(object, workload.path);
-    let record = Record::of(now).map_err(|reason| {
-        workload.fault(&format!("{}/metadata/annotations", workload.path), format!("{reason}; mend or remove it"))
-    })?;
+    let record =
+        Record::of(now).map_err(|reason| workload.fault(&format!("{}/metadata/annotations", workload.path), reason))?;
+    for list in ["initContainers", "containers"] {
+        let containers = now.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+        if let Some(reason) = containers.and_then(|containers| existing::doubtful(containers)) {
+            return Err(workload.fault(&workload.in_spec(&format!("/{list}")), reason));
+        }
+    }
     let before = record::restore(now, record.as_ref());
     let only = json!({"metadata": before.get("metadata"), "spec": before.get("spec")});
     let original: PodTemplateSpec =
@@ -151,26 +193,35 @@ fn prepare<'a>(
     if original.spec.as_ref().is_none_or(|spec| spec.containers.is_empty()) {
         return Err(workload.fault(&workload.in_spec("/containers"), "has no container but ebbtide's"));
     }
-    Ok(Some(Prepared { workload, record, before, original }))
+    Ok(Some(Verdict::Take(Box::new(Prepared { workload, record, before, original }))))
 }
 
 fn change(
     one: &Prepared<'_>,
     objects: &[Object],
-    services: &[(usize, Value, Service)],
+    services: &[Before],
     request: &Request,
     notes: &mut Vec<Fault>,
 ) -> Result<Done, Vec<Fault>> {
     let now = &one.workload;
+    let current = template_of(now.object, now.path);
     if request.remove {
+        let existing = Existing::of(template::old_container(current));
+        let selecting: Vec<_> = services
+            .iter()
+            .filter(|before| traffic::selects(&objects[before.index], &before.typed, now))
+            .map(|before| (&objects[before.index].value, &before.typed))
+            .collect();
+        let back = traffic::unsent_back(now, &existing, &selecting);
+        notes.extend(back.into_iter().map(|note| now.fault("", note)));
         return Ok(Done { template: one.before.clone(), fronts: Vec::new() });
     }
     let original =
         Workload { template: one.original.clone(), spec: one.original.spec.clone().unwrap_or_default(), ..now.clone() };
     let selecting: Vec<_> = services
         .iter()
-        .filter(|(index, _, service)| selects(&objects[*index], service, now))
-        .map(|(.., service)| service)
+        .filter(|before| traffic::selects(&objects[before.index], &before.typed, now))
+        .map(|before| &before.typed)
         .collect();
     let annotations = original.template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
     let remembered = one.record.as_ref().map(|record| record.options.clone()).unwrap_or_default();
@@ -182,9 +233,9 @@ fn change(
         "istio" => Some(mesh::Mesh::Istio),
         "linkerd" => Some(mesh::Mesh::Linkerd),
         "none" => None,
-        _ => mesh::of(&original.template, &now.object.namespace, objects),
+        // The namespace that says so may not be in this input.
+        _ => mesh::of(&original.template, &now.object.namespace, objects).or_else(|| one.record.as_ref()?.mesh_was()),
     };
-    let current = template_of(now.object, now.path);
     let subject = Subject {
         now,
         original: &original,
@@ -201,8 +252,9 @@ fn change(
     }
     // Where nothing changes all has been said.
     if template != *current {
-        let unsent = unsent(&original, &injected.fronts, &selecting);
-        notes.extend(injected.notes.into_iter().chain(unsent).map(|note| now.fault("", note)));
+        let unsent = traffic::unsent(&original, &injected.fronts, &selecting);
+        let policies = traffic::policies(&original, &injected.fronts, objects);
+        notes.extend(injected.notes.into_iter().chain(unsent).chain(policies).map(|note| now.fault("", note)));
     }
     Ok(Done { template, fronts: injected.fronts })
 }
@@ -241,107 +293,6 @@ fn keep_order(now: &Value, mut template: Value) -> Value {
         keep(&format!("/spec/containers/{index}/ports"), "containerPort");
     }
     template
-}
-
-/// Fronted ports to which nothing in the input sends: somebody must see to that.
-fn unsent(workload: &Workload<'_>, fronts: &[Front], services: &[&Service]) -> Vec<String> {
-    let mut labels: Vec<_> = workload.labels().map(|(key, value)| format!("{key}={value}")).collect();
-    labels.sort();
-    let is_sent = |front: &Front| {
-        ports::service_ports(services).any(|port| match ports::target(port) {
-            k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(number) => number == i32::from(front.port),
-            k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::String(name) => {
-                front.name.as_deref() == Some(&name)
-            }
-        })
-    };
-    let left = fronts.iter().filter(|front| !is_sent(front));
-    left.map(|front| match &front.name {
-        Some(name) => format!(
-            "Services that send to its port by the name {name} reach ebbtide by themselves; one that sends to the number {} (kubectl get services, selecting {}) must get targetPort: {}, or {name}",
-            front.port,
-            labels.join(","),
-            front.listen,
-        ),
-        None => format!(
-            "no Service in the input sends to its port {}: one that does (kubectl get services, selecting {}) must get targetPort: {}",
-            front.port,
-            labels.join(","),
-            front.listen,
-        ),
-    })
-    .collect()
-}
-
-/// The Services, with what they were before any injection.
-fn services_before(
-    objects: &[Object],
-    documents: &[Document],
-    faults: &mut Vec<Fault>,
-) -> Vec<(usize, Value, Service)> {
-    let mut services = Vec::new();
-    for (index, object) in objects.iter().enumerate().filter(|(_, object)| object.is("", "Service")) {
-        let document = &documents[object.document];
-        let read = services::restore(&object.value)
-            .map_err(|reason| ("/metadata/annotations".to_owned(), reason))
-            .and_then(|value| Ok((decode::<Service>(&value)?, value)));
-        match read {
-            Ok((service, value)) => services.push((index, value, service)),
-            Err((path, reason)) => faults.push(object.fault(document, &path, format!("{}: {reason}", object.title()))),
-        }
-    }
-    services
-}
-
-fn selects(object: &Object, service: &Service, workload: &Workload<'_>) -> bool {
-    let selector = service.spec.iter().filter_map(|spec| spec.selector.as_ref()).flatten();
-    object::same_namespace(&object.namespace, &workload.object.namespace) && workload.is_selected(selector)
-}
-
-/// A Service afterwards.
-#[expect(clippy::too_many_arguments, reason = "all of the input, and what has been done to it")]
-fn send(
-    before: &Value,
-    typed: &Service,
-    prepared: &[Prepared<'_>],
-    done: &[Done],
-    object: &Object,
-    documents: &[Document],
-    request: &Request,
-    notes: &mut Vec<Fault>,
-) -> Value {
-    let selected: Vec<_> = prepared.iter().zip(done).filter(|(one, _)| selects(object, typed, &one.workload)).collect();
-    if selected.is_empty() && !request.remove {
-        // Its workload is not in this input, so nobody knows.
-        return object.value.clone();
-    }
-    let mut moves: BTreeMap<u16, u16> = BTreeMap::new();
-    for front in selected.iter().flat_map(|(_, done)| &done.fronts) {
-        let to = *moves.entry(front.port).or_insert(front.listen);
-        if to != front.listen {
-            let message = format!(
-                "selects workloads whose ports {} are fronted by different ones, {to} and {}: say --listen-port for each",
-                front.port, front.listen
-            );
-            notes.push(object.fault(
-                &documents[object.document],
-                "/spec/selector",
-                format!("{}: {message}", object.title()),
-            ));
-        }
-    }
-    let mut service = before.clone();
-    let changed = services::retarget(&mut service, &moves);
-    let is_headless = typed.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None");
-    if is_headless && (changed || !moves.is_empty()) {
-        let message = "is headless: clients take the pods' addresses from it and connect to the app's port itself, past ebbtide, unless they look up the port as well (SRV)";
-        notes.push(object.fault(
-            &documents[object.document],
-            "/spec/clusterIP",
-            format!("{}: {message}", object.title()),
-        ));
-    }
-    service
 }
 
 fn outcome(documents: &[Document], objects: &[Object], after: &[Value], notes: Vec<Fault>) -> Outcome {

@@ -141,6 +141,10 @@ pub(super) fn parse(
             Err(reason) => faults.push(format!("{origin} = {text:?}: {reason}")),
         }
     }
+    let (request, limit) = (options.text("memory-request"), options.text("memory-limit"));
+    if faults.is_empty() && bytes(request) > bytes(limit) {
+        faults.push(format!("memory-request {request} is more than memory-limit {limit}"));
+    }
     if faults.is_empty() { Ok(options) } else { Err(faults) }
 }
 
@@ -261,6 +265,22 @@ fn quantity(text: &str) -> Result<(), String> {
             .is_some_and(|number| number.parse::<f64>().is_ok_and(|number| number.is_finite() && number > 0.0))
     });
     fits.then_some(()).ok_or_else(|| "must be a quantity like 50m or 64Mi".to_owned())
+}
+
+/// Of a quantity that has been accepted.
+fn bytes(text: &str) -> f64 {
+    let units = [
+        ("Ki", 1024.0),
+        ("Mi", 1_048_576.0),
+        ("Gi", 1_073_741_824.0),
+        ("m", 0.001),
+        ("k", 1e3),
+        ("M", 1e6),
+        ("G", 1e9),
+    ];
+    let (number, factor) =
+        units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor))).unwrap_or((text, 1.0));
+    number.parse::<f64>().unwrap_or_default() * factor
 }
 
 const fn option(name: &'static str, value: &'static str, default: &'static str, doc: &'static str) -> InjectOption {

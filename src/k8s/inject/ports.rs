@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::existing::Existing;
+use super::protocol::{host_of, is_aside, sends_to, spoken};
 use crate::config::{self, Environment};
 use crate::k8s::mesh;
-use crate::k8s::workload::{Place, Workload};
+use crate::k8s::workload::{Workload, image_name};
 
 /// A port that somebody has named, `[SCHEME://][CONTAINER/]PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +37,12 @@ pub(super) struct Front {
     pub(super) name: Option<String>,
     /// `http`, `h2c` or `tcp`.
     pub(super) scheme: String,
-    /// Whether the app speaks TLS on it, as far as its name tells.
+    /// Whether the app speaks TLS on it, as far as its manifest tells.
     pub(super) is_tls: bool,
+    /// Whether nothing says what is spoken on it.
+    pub(super) is_guess: bool,
+    /// Whether a Service says it.
+    pub(super) by_service: bool,
     /// Host of the upstream.
     pub(super) host: String,
     /// Of ebbtide's listener.
@@ -47,43 +53,54 @@ pub(super) struct Front {
 /// Why no port could be chosen.
 pub(super) type Reason = String;
 
-/// A declared port of an app.
+/// A port of an app, declared or named by a Service.
 struct Candidate<'a> {
-    place: Place<'a>,
-    port: &'a ContainerPort,
+    /// `None` if nobody says which of several containers has it.
+    container: Option<&'a Container>,
+    port: ContainerPort,
 }
 
-/// Chooses the ports. `services` are those that select the workload, as they were before any injection.
-pub(super) fn choose(
-    workload: &Workload<'_>,
-    services: &[&Service],
-    choices: Option<&[Choice]>,
-    upstream_host: Option<&str>,
-    has_outbound: bool,
-) -> Result<Vec<Front>, Reason> {
-    let candidates: Vec<_> = candidates(workload).collect();
-    let scraped = workload.annotation("prometheus.io/port").and_then(|port| port.trim().parse().ok());
+/// What the choice follows from.
+pub(super) struct Question<'a> {
+    /// As it was before any injection.
+    pub(super) workload: &'a Workload<'a>,
+    /// Those that select it, as they were.
+    pub(super) services: &'a [&'a Service],
+    /// What was asked for.
+    pub(super) choices: Option<&'a [Choice]>,
+    pub(super) upstream_host: Option<&'a str>,
+    pub(super) has_outbound: bool,
+    /// What an earlier injection has made of it.
+    pub(super) existing: &'a Existing,
+}
+
+/// Chooses the ports.
+pub(super) fn choose(question: &Question<'_>) -> Result<Vec<Front>, Reason> {
+    let Question { workload, services, choices, upstream_host, has_outbound, existing } = *question;
+    let candidates = candidates(workload, services);
     let mut fronts: Vec<Front> = match choices {
         Some(choices) => {
             choices.iter().map(|choice| choice.front(workload, &candidates, services)).collect::<Result<_, _>>()?
         }
-        None => by_themselves(&candidates, services, scraped)?
-            .into_iter()
-            .map(|candidate| front(candidate, services))
-            .collect(),
+        None => by_themselves(question, &candidates)?.into_iter().map(|one| front(one, services)).collect(),
     };
     if fronts.is_empty() && choices.is_none() && !has_outbound {
-        return Err(
-            "none of its containers declares a port: say which one clients use with --ports 8080, or, if it has \
-                    no clients, which connections of its own must outlive it with --ports none --outbound \
-                    NAME=127.0.0.1:5672=tcp://mq.example:5672"
-                .to_owned(),
-        );
+        return Err("none of its containers declares a port: say which one clients use with --ports 8080, or, if it has no \
+                    clients, which connections of its own must outlive it with --ports none --outbound \
+                    NAME=127.0.0.1:5672=tcp://mq.example:5672; the annotation ebbtide.dev/inject: \"false\" leaves it as it is"
+            .to_owned());
     }
-    for front in &mut fronts {
-        front.host = match upstream_host {
-            Some(host) => host.to_owned(),
-            None => host_of(workload, front, services),
+    for (index, front) in fronts.iter_mut().enumerate() {
+        let known = existing.front(front.port);
+        let is_told = choices.is_some_and(|choices| choices[index].scheme.is_some()) || front.by_service;
+        if let Some(known) = known.filter(|_| !is_told) {
+            front.scheme.clone_from(&known.scheme);
+            (front.is_tls, front.is_guess) = (false, false);
+        }
+        front.host = match (upstream_host, known) {
+            (Some(host), _) => host.to_owned(),
+            (None, Some(known)) => known.host.clone(),
+            (None, None) => host_of(workload, front, services),
         };
     }
     let mut names = BTreeSet::new();
@@ -110,40 +127,67 @@ pub(super) fn taken(workload: &Workload<'_>) -> BTreeSet<u16> {
         .collect()
 }
 
-fn candidates<'a>(workload: &'a Workload<'_>) -> impl Iterator<Item = Candidate<'a>> {
-    let apps = workload.apps().filter(|place| !mesh::is_mesh(&place.container.name));
-    let ports =
-        apps.flat_map(|place| place.container.ports.iter().flatten().map(move |port| Candidate { place, port }));
-    ports.filter(|candidate| candidate.port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
+/// What the apps declare, and what Services send to without anybody declaring it.
+fn candidates<'a>(workload: &'a Workload<'_>, services: &[&Service]) -> Vec<Candidate<'a>> {
+    let apps: Vec<_> =
+        workload.apps().map(|place| place.container).filter(|container| !is_companion(container)).collect();
+    let declared = apps.iter().flat_map(|container| {
+        let ports = container.ports.iter().flatten();
+        ports.map(|port| Candidate { container: Some(*container), port: port.clone() })
+    });
+    let mut candidates: Vec<_> = declared.filter(|one| is_tcp(one.port.protocol.as_deref())).collect();
+    if candidates.iter().any(|one| !is_aside(&one.port)) {
+        // What is declared is certain; the rest is said in a note.
+        return candidates;
+    }
+    let all: BTreeSet<_> = taken(workload).into_iter().map(i32::from).collect();
+    for service in service_ports(services) {
+        if let IntOrString::Int(number) = target(service) {
+            let is_ours = number == i32::from(super::sidecar::LISTEN_PORT);
+            if !is_ours && !all.contains(&number) && !candidates.iter().any(|one| one.port.container_port == number) {
+                let port = ContainerPort { container_port: number, ..ContainerPort::default() };
+                candidates.push(Candidate { container: apps.first().copied().filter(|_| apps.len() == 1), port });
+            }
+        }
+    }
+    candidates
 }
 
+/// Proxies of others, whose clients are in the pod.
+fn is_companion(container: &Container) -> bool {
+    let image = image_name(container.image.as_deref().unwrap_or_default());
+    mesh::is_mesh(&container.name)
+        || ["cloud-sql-proxy", "gce-proxy", "fluent-bit", "fluentd"].contains(&image)
+        || image.ends_with("exporter")
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == "TCP")
+}
+
+/// Those that are fronted already, and those that Services send to; else all that look like clients' ports.
 fn by_themselves<'a, 'c>(
+    question: &Question<'_>,
     candidates: &'c [Candidate<'a>],
-    services: &[&Service],
-    scraped: Option<i32>,
 ) -> Result<Vec<&'c Candidate<'a>>, Reason> {
-    let is_targeted = |candidate: &Candidate<'_>| service_ports(services).any(|port| sends_to(port, candidate.port));
-    let targeted: Vec<_> = candidates.iter().filter(|candidate| is_targeted(candidate)).collect();
-    let considered = if targeted.is_empty() { candidates.iter().collect() } else { targeted };
+    let scraped = question.workload.annotation("prometheus.io/port").and_then(|port| port.trim().parse().ok());
+    let is_targeted = |one: &Candidate<'_>| service_ports(question.services).any(|port| sends_to(port, &one.port));
+    let is_fronted = |one: &Candidate<'_>| {
+        u16::try_from(one.port.container_port).is_ok_and(|port| question.existing.front(port).is_some())
+    };
+    let wanted: Vec<_> = candidates.iter().filter(|one| is_targeted(one) || is_fronted(one)).collect();
+    let considered = if wanted.is_empty() { candidates.iter().collect() } else { wanted };
     let is_scraped = |port: &ContainerPort| considered.len() > 1 && scraped == Some(port.container_port);
-    let is_chosen = |candidate: &&Candidate<'_>| !is_aside(candidate.port) && !is_scraped(candidate.port);
+    let is_chosen = |one: &&Candidate<'_>| is_fronted(one) || (!is_aside(&one.port) && !is_scraped(&one.port));
     let chosen: Vec<_> = considered.iter().copied().filter(is_chosen).collect();
     if chosen.is_empty() && !considered.is_empty() {
-        let names: Vec<_> = considered.iter().map(|candidate| shown(candidate.port)).collect();
+        let names: Vec<_> = considered.iter().map(|one| shown(&one.port)).collect();
         return Err(format!(
             "its ports look like none that clients use ({}): say which ones with --ports",
             names.join(", ")
         ));
     }
     Ok(chosen)
-}
-
-/// Metrics, health and debugging: nobody minds if they end with the app.
-fn is_aside(port: &ContainerPort) -> bool {
-    let name = port.name.as_deref().unwrap_or_default();
-    ["metric", "prom", "health", "probe", "admin", "debug", "pprof", "jmx", "manage", "mgmt", "monitor", "telemetry"]
-        .iter()
-        .any(|word| name.contains(word))
 }
 
 fn shown(port: &ContainerPort) -> String {
@@ -157,14 +201,7 @@ fn shown(port: &ContainerPort) -> String {
 pub(super) fn service_ports<'a>(services: &'a [&Service]) -> impl Iterator<Item = &'a ServicePort> {
     let ports =
         services.iter().filter_map(|service| service.spec.as_ref()).flat_map(|spec| spec.ports.iter().flatten());
-    ports.filter(|port| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
-}
-
-fn sends_to(service: &ServicePort, port: &ContainerPort) -> bool {
-    match target(service) {
-        IntOrString::Int(number) => number == port.container_port,
-        IntOrString::String(name) => port.name.as_deref() == Some(&name),
-    }
+    ports.filter(|port| is_tcp(port.protocol.as_deref()))
 }
 
 /// Where a Service's port sends to; without `targetPort` to the same number.
@@ -173,103 +210,26 @@ pub(super) fn target(service: &ServicePort) -> IntOrString {
 }
 
 fn front(candidate: &Candidate<'_>, services: &[&Service]) -> Front {
-    let port = candidate.port;
-    let by_service = service_ports(services).find(|service| sends_to(service, port));
-    let (scheme, is_tls) = spoken(port, by_service);
+    let port = &candidate.port;
+    let service = service_ports(services).find(|service| sends_to(service, port));
+    let spoken = spoken(port, candidate.container, service);
     Front {
-        container: candidate.place.container.name.clone(),
+        container: candidate.container.map(|container| container.name.clone()).unwrap_or_default(),
         port: u16::try_from(port.container_port).unwrap_or_default(),
         name: port.name.clone(),
-        scheme: scheme.to_owned(),
-        is_tls,
+        scheme: spoken.scheme.to_owned(),
+        is_tls: spoken.is_tls,
+        is_guess: spoken.is_guess,
+        by_service: service.is_some_and(|service| service.app_protocol.is_some()),
         host: String::new(),
         listener: String::new(),
         listen: 0,
     }
 }
 
-/// By the Service's `appProtocol`, else by names as meshes read them (`grpc`, `http-web`), else by well-known numbers.
-fn spoken(port: &ContainerPort, service: Option<&ServicePort>) -> (&'static str, bool) {
-    let words = [
-        service.and_then(|service| service.app_protocol.as_deref()),
-        port.name.as_deref(),
-        service.and_then(|service| service.name.as_deref()),
-    ];
-    let by_word = words.into_iter().flatten().find_map(|word| {
-        let word = word.to_ascii_lowercase();
-        let word = word.rsplit('/').next().unwrap_or_default().to_owned();
-        match word.split('-').next().unwrap_or_default() {
-            "h2c" | "grpc" | "http2" => Some(("h2c", false)),
-            "https" | "tls" | "ssl" | "wss" => Some(("tcp", true)),
-            "http" | "web" | "ws" | "www" => Some(("http", false)),
-            "tcp" | "postgres" | "postgresql" | "pg" | "mysql" | "redis" | "mongo" | "mongodb" | "amqp" | "kafka"
-            | "mqtt" | "ldap" | "smtp" | "nats" | "memcache" | "memcached" => Some(("tcp", false)),
-            _ => None,
-        }
-    });
-    by_word.unwrap_or(match port.container_port {
-        8443 | 443 | 6443 => ("tcp", true),
-        5432 | 3306 | 6379 | 27017 | 5672 | 5671 | 9092 | 1883 | 11211 | 4222 | 389 | 25 | 1433 | 26257 => {
-            ("tcp", false)
-        }
-        50051 => ("h2c", false),
-        _ => ("http", false),
-    })
-}
-
 fn listener_name(front: &Front, taken: &BTreeSet<String>) -> String {
     let named = front.name.clone().filter(|name| !taken.contains(name));
     named.unwrap_or_else(|| format!("port-{}", front.port))
-}
-
-fn host_of(workload: &Workload<'_>, front: &Front, services: &[&Service]) -> String {
-    let container = workload.apps().map(|place| place.container).find(|container| container.name == front.container);
-    let is_local = container.is_some_and(|container| {
-        let words = container.command.iter().chain(&container.args).flatten().map(String::as_str);
-        let variables = container
-            .env
-            .iter()
-            .flatten()
-            .filter_map(|variable| Some((variable.name.as_str(), variable.value.as_deref()?)));
-        listens_on_loopback(words, variables, front.port)
-    });
-    let families =
-        services.iter().filter_map(|service| service.spec.as_ref()).filter_map(|spec| spec.ip_families.as_ref());
-    let is_ipv6 = families.filter_map(|families| families.first()).any(|family| family == "IPv6");
-    match (is_local, is_ipv6) {
-        (true, _) => "127.0.0.1".to_owned(),
-        (false, true) => "[$(POD_IP)]".to_owned(),
-        (false, false) => POD_IP.to_owned(),
-    }
-}
-
-/// `--host=127.0.0.1`, `--host localhost`, `127.0.0.1:8080`, `HOST=localhost` and the like.
-fn listens_on_loopback<'a>(
-    words: impl Iterator<Item = &'a str>,
-    mut variables: impl Iterator<Item = (&'a str, &'a str)>,
-    port: u16,
-) -> bool {
-    let names = ["host", "bind", "listen", "address", "addr", "bind_address", "listen_address", "hostname", "ip"];
-    let is_name = |name: &str| {
-        let name = name.trim_start_matches('-').to_ascii_lowercase().replace('-', "_");
-        names.iter().any(|one| name == *one || name.ends_with(&format!("_{one}")))
-    };
-    let is_loopback = |text: &str| {
-        let host = text.rsplit("://").next().unwrap_or_default();
-        let port = format!(":{port}");
-        matches!(host.strip_suffix(port.as_str()).unwrap_or(host), "127.0.0.1" | "localhost" | "[::1]" | "::1")
-    };
-    let mut before = "";
-    let by_words = words.flat_map(str::split_whitespace).any(|word| {
-        let (name, value) = word.split_once('=').unwrap_or((before, word));
-        before = word;
-        // An address with this very port is the app's own, whatever the flag is called.
-        is_loopback(value) && (is_name(name) || value.ends_with(&format!(":{port}")))
-    });
-    // A variable may name a neighbour (REDIS_HOST): only names that can mean nothing else count.
-    let own =
-        ["host", "bind", "listen", "bind_address", "listen_address", "server_address", "listen_addr", "http_host"];
-    by_words || variables.any(|(name, value)| own.contains(&name.to_ascii_lowercase().as_str()) && is_loopback(value))
 }
 
 // === impl Choice ===
@@ -319,17 +279,20 @@ impl Choice {
                 Some(number) => candidate.port.container_port == i32::from(number),
                 None => candidate.port.name.as_deref() == Some(&self.port),
             };
-            is_port && self.container.as_ref().is_none_or(|name| *name == candidate.place.container.name)
+            let owner = candidate.container.map(|container| container.name.as_str());
+            is_port && self.container.as_deref().is_none_or(|name| owner == Some(name))
         });
         let mut front = match (found, number) {
             (Some(candidate), _) => front(candidate, services),
             (None, Some(number)) => {
                 // Kubernetes wants no declaration of ports, so it may be there all the same.
                 let port = ContainerPort { container_port: i32::from(number), ..ContainerPort::default() };
-                let only = workload.apps().next().filter(|_| workload.apps().count() == 1);
-                let owner = self.container.clone().or_else(|| only.map(|place| place.container.name.clone()));
-                let place = workload.apps().next().ok_or("it has no app container")?;
-                Front { container: owner.unwrap_or_default(), ..front(&Candidate { place, port: &port }, services) }
+                let only = workload.apps().count() == 1;
+                let owner = workload.apps().map(|place| place.container).find(|container| match &self.container {
+                    Some(name) => container.name == *name,
+                    None => only,
+                });
+                front(&Candidate { container: owner, port }, services)
             }
             (None, None) => {
                 let names: Vec<_> = candidates.iter().filter_map(|candidate| candidate.port.name.clone()).collect();
@@ -338,7 +301,7 @@ impl Choice {
         };
         if let Some(scheme) = &self.scheme {
             front.scheme.clone_from(scheme);
-            front.is_tls = false;
+            (front.is_tls, front.is_guess) = (false, false);
         }
         Ok(front)
     }

@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::existing::is_surely_ebbtide;
+use super::meshes;
 use crate::k8s::hook;
-use crate::k8s::mesh;
+use crate::k8s::mesh::{self, Mesh};
 use crate::k8s::object::{decode, escape};
-use crate::k8s::workload::is_ebbtide;
 
 /// All by name, so that it stays true when somebody edits the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +30,12 @@ pub(super) struct Record {
     /// By container: probes that used such a name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) probes: BTreeMap<String, BTreeMap<String, String>>,
-    /// The mesh's annotation that has the admin port, and how it was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mesh: Option<(String, Option<String>, u16)>,
+    /// By annotation: a mesh's list of ports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) mesh: BTreeMap<String, Ports>,
+    /// The volume that was made.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) volume: String,
     /// Istio has been told to run its proxy as a native sidecar.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) native_proxy: bool,
@@ -54,6 +58,13 @@ pub(super) struct Moved {
     pub(super) to: u16,
 }
 
+/// A mesh's list of ports, as it was, and what was added to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ports {
+    pub(super) was: Option<String>,
+    pub(super) added: Vec<u16>,
+}
+
 // === impl Record ===
 
 impl Record {
@@ -63,9 +74,21 @@ impl Record {
     /// One that is not understood.
     pub(super) fn of(template: &Value) -> Result<Option<Self>, String> {
         let Some(text) = template.pointer(&annotation(INJECTED)).and_then(Value::as_str) else { return Ok(None) };
-        serde_json::from_str(text)
-            .map(Some)
-            .map_err(|error| format!("the annotation ebbtide.dev/{INJECTED} is damaged: {error}"))
+        let record: Self = serde_json::from_str(text)
+            .map_err(|error| format!("the annotation ebbtide.dev/{INJECTED} is damaged: {error}; mend or remove it"))?;
+        if version(&record.version) > version(env!("CARGO_PKG_VERSION")) {
+            return Err(format!(
+                "was injected by ebbtide {}, which knows more than this {}: use that",
+                record.version,
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
+        Ok(Some(record))
+    }
+
+    /// The mesh whose lists were changed.
+    pub(super) fn mesh_was(&self) -> Option<Mesh> {
+        [Mesh::Istio, Mesh::Linkerd].into_iter().find(|mesh| self.mesh.contains_key(mesh.excluded_ports()))
     }
 
     /// Leaves the record in a template.
@@ -79,26 +102,29 @@ impl Record {
 /// The template as it was before any injection. Without a record what is ebbtide's beyond doubt is taken out.
 pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
     let were_empty = empty_places(template);
+    let made = match record {
+        Some(record) => record.volume.clone(),
+        // By hand: the one in which nobody else keeps anything.
+        None => only_ours(template).unwrap_or_default(),
+    };
     let mut template = template.clone();
     let none = Record::default();
     let record = record.unwrap_or(&none);
     for list in ["initContainers", "containers"] {
         if let Some(items) = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) {
-            items.retain(|item| !decode::<Container>(item).is_ok_and(|container| is_ebbtide(&container)));
+            items.retain(|item| !decode::<Container>(item).is_ok_and(|container| is_surely_ebbtide(&container)));
             items.iter_mut().for_each(|item| restore_container(item, record));
         }
     }
     if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) {
-        restore_spec(spec, record);
+        restore_spec(spec, record, &made);
     }
     if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.shift_remove(&format!("{}{INJECTED}", super::options::PREFIX));
         if record.native_proxy {
             annotations.shift_remove(mesh::NATIVE_PROXY);
         }
-        if let Some((name, was, port)) = &record.mesh {
-            restore_excluded(annotations, name, was.as_deref(), *port);
-        }
+        meshes::restore(annotations, &record.mesh);
     }
     for place in PLACES {
         let is_empty = template.pointer(place).is_some_and(is_empty);
@@ -124,7 +150,21 @@ fn is_empty(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
-fn restore_spec(spec: &mut Map<String, Value>, record: &Record) {
+/// The volume at `/run/ebbtide` of ebbtide's container, if no other container mounts it.
+fn only_ours(template: &Value) -> Option<String> {
+    let lists = ["initContainers", "containers"].into_iter().filter_map(|list| template["spec"][list].as_array());
+    let (own, others): (Vec<&Value>, Vec<&Value>) = lists
+        .flatten()
+        .partition(|item| decode::<Container>(item).is_ok_and(|container| is_surely_ebbtide(&container)));
+    let mounts = |items: &[&Value]| -> Vec<Value> {
+        items.iter().filter_map(|item| item["volumeMounts"].as_array()).flatten().cloned().collect()
+    };
+    let mount = mounts(&own).into_iter().find(|mount| mount["mountPath"] == RUN)?;
+    let is_shared = mounts(&others).iter().any(|other| other["name"] == mount["name"]);
+    mount["name"].as_str().filter(|_| !is_shared).map(str::to_owned)
+}
+
+fn restore_spec(spec: &mut Map<String, Value>, record: &Record, made: &str) {
     if let Some((was, now)) = record.grace {
         let key = "terminationGracePeriodSeconds";
         // Somebody has set another one since: that stays.
@@ -136,7 +176,7 @@ fn restore_spec(spec: &mut Map<String, Value>, record: &Record) {
         }
     }
     if let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) {
-        volumes.retain(|volume| !(volume["name"] == VOLUME && volume["emptyDir"].is_object()));
+        volumes.retain(|volume| !(volume["name"] == *made && volume["emptyDir"].is_object()));
     }
 }
 
@@ -191,22 +231,14 @@ fn restore_lifecycle(container: &mut Value, was: Option<&Value>) {
     }
 }
 
-/// Takes our port out of a mesh's list; what somebody has added since stays.
-fn restore_excluded(annotations: &mut Map<String, Value>, name: &str, was: Option<&str>, port: u16) {
-    let Some(now) = annotations.get(name).and_then(Value::as_str) else { return };
-    let mut others: Vec<_> = now.split(',').collect();
-    if let Some(index) = others.iter().position(|one| one.trim().parse() == Ok(port)) {
-        others.remove(index);
-    }
-    match (others.is_empty(), was) {
-        (true, None) => drop(annotations.shift_remove(name)),
-        (true, Some(was)) => drop(annotations.insert(name.to_owned(), was.into())),
-        (false, _) => drop(annotations.insert(name.to_owned(), others.join(",").into())),
-    }
-}
-
 pub(super) fn is_tcp(port: &Value) -> bool {
     port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
+}
+
+fn version(text: &str) -> Vec<u64> {
+    text.split('.')
+        .map(|part| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0))
+        .collect()
 }
 
 /// The mapping at a JSON Pointer, made if it is not there.
@@ -237,5 +269,8 @@ const PLACES: [&str; 4] = ["/spec/initContainers", "/spec/volumes", "/metadata/a
 /// Name of the annotation, behind the prefix.
 pub(super) const INJECTED: &str = "injected";
 
-/// The volume of the control socket.
+/// The volume of the control socket, where nothing else has that name.
 pub(super) const VOLUME: &str = "ebbtide";
+
+/// Where it is mounted.
+pub(super) const RUN: &str = "/run/ebbtide";

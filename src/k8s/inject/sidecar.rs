@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::options::{OPTIONS, Options};
 use super::ports::{Front, Outbound, POD_IP};
-use super::record::{Record, VOLUME};
+use super::record::{RUN, Record};
 use crate::k8s::hook;
 
 /// What the container follows from.
@@ -19,6 +19,8 @@ pub(super) struct Plan<'a> {
     /// Because of a sleep that ebbtide replaces.
     pub(super) hold: Option<String>,
     pub(super) admin_port: u16,
+    /// Of the control socket.
+    pub(super) volume: String,
 }
 
 /// The container; `old` is one that is there, `record` what was written there.
@@ -86,7 +88,7 @@ fn generate(plan: &Plan<'_>) -> Value {
             "limits": {"memory": options.text("memory-limit")},
         },
         "securityContext": security,
-        "volumeMounts": [{"name": VOLUME, "mountPath": "/run/ebbtide"}],
+        "volumeMounts": [{"name": plan.volume, "mountPath": RUN}],
     })
 }
 
@@ -194,15 +196,16 @@ fn merge_env(old: &Value, generated: &Value, options: &Options, record: Option<&
         let is_said = OF_OPTIONS.iter().any(|(option, variables)| options.is_said(option) && variables.contains(&name));
         ALWAYS.contains(&name) || unchanged || is_said
     };
-    let listens = |list: &[Value]| list.iter().any(|one| LISTENERS.iter().any(|name| one["name"] == **name));
-    // The three belong together: what was set by hand is not mixed with ours.
-    let by_hand = old.iter().filter(|one| !is_ours(one)).any(|one| LISTENERS.iter().any(|name| one["name"] == **name));
+    // A whole configuration by hand, in a variable or a file: nothing of ours is put beside it.
+    let by_hand = old
+        .iter()
+        .any(|one| ["EBBTIDE_CONFIG_YAML", "EBBTIDE_CONFIG"].iter().any(|name| one["name"] == **name) && !is_ours(one));
     let mut env: Vec<Value> = Vec::new();
     for variable in generated {
         let is_listener = LISTENERS.iter().any(|name| variable["name"] == **name);
         match named(old, &variable["name"]) {
             Some(was) if !is_ours(&was) => env.push(was),
-            _ if is_listener && by_hand && listens(old) => {}
+            _ if is_listener && by_hand => {}
             _ => env.push(variable.clone()),
         }
     }
@@ -230,9 +233,13 @@ fn merge_resources(old: &Value, generated: &Value, options: &Options) -> Value {
 /// Ours, and of the others those that we never wrote.
 fn merge_lists(old: &Value, generated: &Value, id: &str, is_recorded: bool) -> Value {
     let mut merged = generated.as_array().cloned().unwrap_or_default();
-    let is_ours = |one: &Value| one["name"].as_str().is_some_and(|name| name == VOLUME || name.starts_with("ebbtide-"));
+    let is_ours = |one: &Value| {
+        let name = one["name"].as_str().unwrap_or_default();
+        let number = name.strip_prefix("ebbtide-").unwrap_or_default();
+        one["mountPath"] == RUN || ["web", "admin"].contains(&number) || number.parse::<u16>().is_ok()
+    };
     let others = old.as_array().into_iter().flatten();
-    for other in others.filter(|other| !is_recorded || !is_ours(other)) {
+    for other in others.filter(|other| !(is_recorded && is_ours(other))) {
         match merged.iter_mut().find(|one| one[id] == other[id]) {
             Some(same) => *same = other.clone(),
             None => merged.push(other.clone()),

@@ -6,16 +6,18 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Service};
 use serde_json::{Value, json};
 
-use super::options::{Options, PREFIX};
-use super::ports::{self, Front};
-use super::record::{self, Moved, Record, VOLUME, object_at};
+use super::existing::{Existing, is_surely_ebbtide};
+use super::meshes;
+use super::options::Options;
+use super::ports::{self, Front, Question};
+use super::record::{self, Moved, RUN, Record, VOLUME, object_at};
 use super::sidecar::{self, ADMIN_PORT, LISTEN_PORT, NAME, Plan};
 use crate::config::{DrainConfig, Mode};
 use crate::k8s::document::Fault;
 use crate::k8s::hook;
 use crate::k8s::mesh::{self, Mesh};
 use crate::k8s::object::decode;
-use crate::k8s::workload::{self, Workload, is_ebbtide};
+use crate::k8s::workload::{self, Workload};
 use crate::lifecycle::budget::{self, seconds};
 
 /// A template with ebbtide in it.
@@ -48,16 +50,22 @@ pub(super) struct Subject<'a> {
 pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injected, Vec<Fault>> {
     let original = subject.original;
     let refuse = |pointer: &str, message: String| subject.now.fault(pointer, message);
-    let upstream_host = options.given("upstream-host");
-    let has_outbound = !options.outbound.is_empty();
-    let mut fronts = ports::choose(original, subject.services, options.ports.as_deref(), upstream_host, has_outbound)
-        .map_err(|reason| vec![refuse(&original.in_spec("/containers"), reason)])?;
-    if fronts.is_empty() && !has_outbound {
+    let at_containers = |reason| vec![refuse(&original.in_spec("/containers"), reason)];
+    let existing = Existing::of(subject.old);
+    let question = Question {
+        workload: original,
+        services: subject.services,
+        choices: options.ports.as_deref(),
+        upstream_host: options.given("upstream-host"),
+        has_outbound: !options.outbound.is_empty() || !existing.outbound.is_empty(),
+        existing: &existing,
+    };
+    let mut fronts = ports::choose(&question).map_err(at_containers)?;
+    if fronts.is_empty() && !question.has_outbound {
         let message = "no port is fronted and no outbound one is named: ebbtide would have nothing to do".to_owned();
         return Err(vec![refuse(&original.in_spec(""), message)]);
     }
-    let admin_port = assign_ports(original, &mut fronts, options)
-        .map_err(|reason| vec![refuse(&original.in_spec("/containers"), reason)])?;
+    let admin_port = assign_ports(original, &mut fronts, options, &existing).map_err(at_containers)?;
     let mut notes = notes_on(&fronts);
     if original.spec.host_network == Some(true) {
         notes.push("the pod is on the node's network: ebbtide's ports must be free on every node, and whoever comes to the app's port on the node goes past ebbtide".to_owned());
@@ -71,7 +79,8 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
     let hold = replaced_sleep(original, options).filter(|sleep| *sleep > DEFAULT_HOLD).map(seconds);
     // Hooks are not called at all where it is 0.
     let grace = options.grace_period.unwrap_or(original.grace().as_secs()).max(1);
-    let mut plan = Plan { options, fronts: &fronts, grace, hold, admin_port };
+    let volume = free_volume(original);
+    let mut plan = Plan { options, fronts: &fronts, grace, hold, admin_port, volume };
     let needed = needed(&sidecar::container(&plan, subject.old, subject.record))
         .map_err(|reason| vec![refuse(&original.in_spec(""), reason)])?;
     if needed.as_secs() > grace {
@@ -80,7 +89,8 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
             notes.push(format!("the grace period of {grace} s is shorter than the {text} s that its parts need; ebbtide shrinks them when the pod terminates"));
         } else {
             plan.grace = text;
-            notes.push(format!("terminationGracePeriodSeconds is raised from {grace} to {text}, which the parts need: hold, 5 s of drain, close, app_stop and margin"));
+            let was = original.grace().as_secs();
+            notes.push(format!("terminationGracePeriodSeconds is raised from {was} to {text}, which the parts need: hold, 5 s of drain, close, app_stop and margin"));
         }
     }
 
@@ -97,58 +107,71 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
     change_apps(&mut template, original, &plan, &mut record);
     let container = sidecar::container(&plan, subject.old, subject.record);
     record.env = sidecar::written(&plan);
-    place(&mut template, original, container);
+    record.volume = place(&mut template, original, container);
     if let Some(mesh) = subject.mesh {
-        let name = mesh.excluded_ports();
+        let at = format!("{}/metadata/annotations", original.path);
         let annotations = object_at(&mut template, "/metadata/annotations");
-        let was = annotations.get(name).and_then(Value::as_str).map(str::to_owned);
-        if let Some(with_ours) = mesh.with_excluded(was.as_deref(), admin_port) {
-            annotations.insert(name.to_owned(), with_ours.into());
-            record.mesh = Some((name.to_owned(), was, admin_port));
-        }
-        // Istio sends ebbtide's probes to its own agent, which must have started before and be there to the end.
-        if mesh == Mesh::Istio && !annotations.contains_key(mesh::NATIVE_PROXY) {
-            annotations.insert(mesh::NATIVE_PROXY.to_owned(), "true".into());
-            record.native_proxy = true;
-        }
+        meshes::change(annotations, mesh, admin_port, &fronts, &mut record)
+            .map_err(|reason| vec![refuse(&at, reason)])?;
+    }
+    if subject.old.is_none() && options.given("image").is_none() {
+        notes.push(format!(
+            "the image {} names no registry: say --image, or let Kustomize set it",
+            options.text("image")
+        ));
     }
     record.store(&mut template);
     Ok(Injected { template, fronts, notes })
 }
 
 /// Gives each front a port of ebbtide's, and says which one is the admin port.
-fn assign_ports(workload: &Workload<'_>, fronts: &mut [Front], options: &Options) -> Result<u16, String> {
+fn assign_ports(
+    workload: &Workload<'_>,
+    fronts: &mut [Front],
+    options: &Options,
+    existing: &Existing,
+) -> Result<u16, String> {
     let mut taken = ports::taken(workload);
     taken.extend(fronts.iter().map(|front| front.port));
+    taken.extend(options.outbound.iter().filter_map(|one| one.bind.rsplit(':').next()?.parse::<u16>().ok()));
+    // A port that is in use stays, unless somebody says otherwise.
+    let known =
+        |port: u16, option: &str| existing.front(port).map(|known| known.listen).filter(|_| !options.is_said(option));
+    let used: Vec<u16> =
+        fronts.iter().filter_map(|front| known(front.port, "listen-port")).chain(existing.admin).collect();
     let mut take = |wanted: Option<u16>, first: u16, what: &str| {
         let port = match wanted {
             Some(port) if taken.contains(&port) => return Err(format!("--{what} {port} is a port of the pod already")),
             Some(port) => port,
-            None => (first..=u16::MAX).find(|port| !taken.contains(port)).unwrap_or(first),
+            None => (first..=u16::MAX).find(|port| !taken.contains(port) && !used.contains(port)).unwrap_or(first),
         };
         taken.insert(port);
         Ok(port)
     };
-    let admin = take(options.admin_port, ADMIN_PORT, "admin-port")?;
+    let admin = existing.admin.filter(|_| !options.is_said("admin-port"));
+    let admin = take(admin.or(options.admin_port), ADMIN_PORT, "admin-port")?;
     let mut next = LISTEN_PORT;
     for (index, front) in fronts.iter_mut().enumerate() {
-        front.listen = take(options.listen_port.filter(|_| index == 0), next, "listen-port")?;
+        let wanted = known(front.port, "listen-port").or(options.listen_port.filter(|_| index == 0));
+        front.listen = take(wanted, next, "listen-port")?;
         next = front.listen + 1;
     }
     Ok(admin)
 }
 
+/// What was guessed, and what it means.
 fn notes_on(fronts: &[Front]) -> Vec<String> {
-    fronts
-        .iter()
-        .filter(|front| front.is_tls)
-        .map(|front| {
-            format!(
-                "port {} looks like TLS, which ends in the app: its bytes are relayed as they are, and nobody can be asked to leave; see TLS towards the app in the documentation for more than that",
-                front.port,
-            )
-        })
-        .collect()
+    let noted = fronts.iter().filter_map(|front| {
+        let port = front.port;
+        if front.is_tls {
+            Some(format!("port {port} looks like TLS, which ends in the app: its bytes are relayed as they are, and clients can't be asked to leave; see TLS towards the app in the documentation for more than that"))
+        } else if front.is_guess {
+            Some(format!("port {port} is taken for HTTP/1.1, though nothing says so: --ports tcp://{port}, h2c://{port} or http://{port} decides"))
+        } else {
+            None
+        }
+    });
+    noted.collect()
 }
 
 /// Faults for hooks that can't be replaced, notes for those that are.
@@ -156,7 +179,9 @@ fn hooks(subject: &Subject<'_>, options: &Options, notes: &mut Vec<String>) -> V
     let mut faults = Vec::new();
     for place in subject.original.apps() {
         let (name, Some(hook)) = (&place.container.name, hook::of(place.container)) else { continue };
-        if options.keep_hook.has(name) {
+        if mesh::is_mesh(name) {
+            notes.push(format!("container {name} keeps its own preStop hook"));
+        } else if options.keep_hook.has(name) {
             notes.push(format!(
                 "container {name} keeps its own preStop hook, so it gets SIGTERM when that returns and not when the drain is over: requests in flight then, and those that arrive before the cluster has learned of the termination, are lost if the app is gone by then"
             ));
@@ -205,7 +230,8 @@ fn shown(hook: &k8s_openapi::api::core::v1::LifecycleHandler) -> String {
 
 /// The longest sleep of the hooks that are replaced.
 fn replaced_sleep(workload: &Workload<'_>, options: &Options) -> Option<Duration> {
-    let replaced = workload.apps().filter(|place| !options.keep_hook.has(&place.container.name));
+    let keeps = |name: &str| options.keep_hook.has(name) || mesh::is_mesh(name);
+    let replaced = workload.apps().filter(|place| !keeps(&place.container.name));
     replaced.filter_map(|place| hook::sleep(hook::of(place.container)?)).max()
 }
 
@@ -239,7 +265,8 @@ fn change_apps(template: &mut Value, original: &Workload<'_>, plan: &Plan<'_>, r
         let name = &place.container.name;
         let Some(container) = template.pointer_mut(&format!("/spec{}", place.pointer())) else { continue };
         let own: Vec<_> = plan.fronts.iter().filter(|front| front.container == *name).collect();
-        let is_kept = plan.options.keep_hook.has(name) && hook::of(place.container).is_some();
+        let keeps = plan.options.keep_hook.has(name) || mesh::is_mesh(name);
+        let is_kept = keeps && hook::of(place.container).is_some();
         if !is_kept {
             if let Some(was) = container.get("lifecycle").filter(|was| !was.is_null()) {
                 record.lifecycles.insert(name.clone(), was.clone());
@@ -280,7 +307,7 @@ fn move_name(container: &mut Value, front: &Front, owner: &str, is_host_network:
     ports.insert(index + 1, ours);
     let moved = Moved { name: name.clone(), from: front.port, to: front.listen };
     record.names.entry(owner.to_owned()).or_default().push(moved);
-    for path in ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart"] {
+    for path in ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart", "/lifecycle/preStop"] {
         for kind in ["httpGet", "tcpSocket"] {
             let path = format!("{path}/{kind}/port");
             let port = container.pointer_mut(&path).filter(|port| !name.is_empty() && **port == *name);
@@ -293,22 +320,37 @@ fn move_name(container: &mut Value, front: &Front, owner: &str, is_host_network:
     }
 }
 
-/// Container and volume.
-fn place(template: &mut Value, original: &Workload<'_>, container: Value) {
+/// Container and volume; gives the name of the volume if it was made.
+fn place(template: &mut Value, original: &Workload<'_>, container: Value) -> String {
     let spec = object_at(template, "/spec");
     let others = original.spec.init_containers.as_deref().unwrap_or_default();
     let position = mesh::position(others);
-    let has_mount = container["volumeMounts"].as_array().into_iter().flatten().any(|mount| mount["name"] == VOLUME);
+    let mounts = container["volumeMounts"].as_array().into_iter().flatten();
+    let volume = mounts.into_iter().find(|mount| mount["mountPath"] == RUN).map(|mount| mount["name"].clone());
     match spec.get_mut("initContainers").and_then(Value::as_array_mut) {
         Some(init) => init.insert(position.min(init.len()), container),
         None => drop(spec.insert("initContainers".to_owned(), json!([container]))),
     }
-    let volume = json!({"name": VOLUME, "emptyDir": {"sizeLimit": "1Mi"}});
-    match spec.get_mut("volumes").and_then(Value::as_array_mut) {
-        _ if !has_mount => {}
-        Some(volumes) => volumes.push(volume),
-        None => drop(spec.insert("volumes".to_owned(), json!([volume]))),
+    let Some(name) = volume else { return String::new() };
+    let volumes = spec.get("volumes").and_then(Value::as_array);
+    if volumes.into_iter().flatten().any(|volume| volume["name"] == name) {
+        return String::new();
     }
+    let made = json!({"name": name, "emptyDir": {"sizeLimit": "1Mi"}});
+    match spec.get_mut("volumes").and_then(Value::as_array_mut) {
+        Some(volumes) => volumes.push(made),
+        None => drop(spec.insert("volumes".to_owned(), json!([made]))),
+    }
+    name.as_str().unwrap_or_default().to_owned()
+}
+
+/// A name that no volume, claim or mount of the pod has.
+fn free_volume(original: &Workload<'_>) -> String {
+    let volumes = original.spec.volumes.iter().flatten().map(|volume| volume.name.as_str());
+    let mounts = original.containers().flat_map(|place| place.container.volume_mounts.iter().flatten());
+    let taken: Vec<&str> = volumes.chain(mounts.map(|mount| mount.name.as_str())).collect();
+    let names = std::iter::once(VOLUME.to_owned()).chain((2..).map(|number| format!("{VOLUME}-{number}")));
+    names.into_iter().find(|name| !taken.contains(&name.as_str())).unwrap_or_default()
 }
 
 /// ebbtide's container as it stands in a template.
@@ -317,13 +359,8 @@ pub(super) fn old_container(template: &Value) -> Option<&Value> {
         .into_iter()
         .filter_map(|list| template.pointer(&format!("/spec/{list}"))?.as_array());
     let found: Vec<_> =
-        lists.flatten().filter(|item| decode::<Container>(item).is_ok_and(|one| is_ebbtide(&one))).collect();
+        lists.flatten().filter(|item| decode::<Container>(item).is_ok_and(|one| is_surely_ebbtide(&one))).collect();
     found.iter().find(|item| item["name"] == NAME).or(found.first()).copied()
-}
-
-/// Whether the template says that it is not to be injected.
-pub(super) fn is_declined(workload: &Workload<'_>) -> bool {
-    workload.annotation(&format!("{PREFIX}inject")).is_some_and(|word| matches!(word, "false" | "disabled" | "no"))
 }
 
 /// Of the configuration.

@@ -2,6 +2,7 @@ use super::*;
 use crate::k8s::document::{self, Node};
 
 mod cases;
+mod found;
 mod generate;
 
 fn read(text: &str) -> Vec<Document> {

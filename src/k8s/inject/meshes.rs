@@ -1,0 +1,107 @@
+//! Annotations of Istio and Linkerd that list ports: the admin port is taken out of the mesh, and ebbtide's port is
+//! treated as the app's was.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::ports::Front;
+use super::record::{Ports, Record};
+use crate::k8s::mesh::{self, Mesh};
+
+/// Changes the annotations and remembers what they were.
+///
+/// # Errors
+/// A pod in which ebbtide could never start.
+pub(super) fn change(
+    annotations: &mut Map<String, Value>,
+    mesh: Mesh,
+    admin_port: u16,
+    fronts: &[Front],
+    record: &mut Record,
+) -> Result<(), String> {
+    if mesh == Mesh::Istio {
+        match annotations.get(mesh::NATIVE_PROXY).and_then(Value::as_str) {
+            // Istio sends ebbtide's probes to its own agent, which must have started before and be there to the end.
+            None => {
+                annotations.insert(mesh::NATIVE_PROXY.to_owned(), "true".into());
+                record.native_proxy = true;
+            }
+            Some("false") => {
+                return Err(format!(
+                    "{} is \"false\": Istio turns ebbtide's startup probe to its proxy, which would start only after ebbtide; remove the annotation",
+                    mesh::NATIVE_PROXY,
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let excluded = mesh.excluded_ports();
+    let was = text(annotations, excluded);
+    if mesh.with_excluded(was.as_deref(), admin_port).is_some() {
+        add(annotations, excluded, admin_port, record);
+    }
+    let lists: &[&str] = match mesh {
+        Mesh::Istio => {
+            &["traffic.sidecar.istio.io/includeInboundPorts", "traffic.sidecar.istio.io/excludeInboundPorts"]
+        }
+        Mesh::Linkerd => &["config.linkerd.io/skip-inbound-ports", OPAQUE],
+    };
+    for name in lists {
+        for front in fronts {
+            let is_listed = text(annotations, name).is_some_and(|ports| lists_port(&ports, front.port));
+            if is_listed && !text(annotations, name).is_some_and(|ports| lists_port(&ports, front.listen)) {
+                add(annotations, name, front.listen, record);
+            }
+        }
+    }
+    // Of these Linkerd knows by itself that their servers speak first.
+    for front in fronts.iter().filter(|front| mesh == Mesh::Linkerd && OPAQUE_BY_DEFAULT.contains(&front.port)) {
+        if !text(annotations, OPAQUE).is_some_and(|ports| lists_port(&ports, front.listen)) {
+            add(annotations, OPAQUE, front.listen, record);
+        }
+    }
+    Ok(())
+}
+
+/// Takes our ports out of the lists; what somebody has added since stays.
+pub(super) fn restore(annotations: &mut Map<String, Value>, lists: &BTreeMap<String, Ports>) {
+    for (name, Ports { was, added }) in lists {
+        let Some(now) = text(annotations, name) else { continue };
+        let is_ours = |one: &str| one.trim().parse().is_ok_and(|port| added.contains(&port));
+        let was_there =
+            |one: &str| was.as_deref().is_some_and(|was| was.split(',').any(|old| old.trim() == one.trim()));
+        let others: Vec<_> = now.split(',').filter(|one| !is_ours(one) || was_there(one)).collect();
+        match (others.is_empty(), was) {
+            (true, None) => drop(annotations.shift_remove(name)),
+            (true, Some(was)) => drop(annotations.insert(name.clone(), was.as_str().into())),
+            (false, _) => drop(annotations.insert(name.clone(), others.join(",").into())),
+        }
+    }
+}
+
+fn add(annotations: &mut Map<String, Value>, name: &str, port: u16, record: &mut Record) {
+    let was = text(annotations, name);
+    let list = was.as_deref().unwrap_or_default().trim().trim_end_matches(',');
+    let with_ours = if list.is_empty() { port.to_string() } else { format!("{list},{port}") };
+    annotations.insert(name.to_owned(), with_ours.into());
+    record.mesh.entry(name.to_owned()).or_insert_with(|| Ports { was, added: Vec::new() }).added.push(port);
+}
+
+fn text(annotations: &Map<String, Value>, name: &str) -> Option<String> {
+    annotations.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn lists_port(ports: &str, port: u16) -> bool {
+    ports.split(',').map(str::trim).any(|part| match part.split_once('-') {
+        Some((first, last)) => {
+            matches!((first.parse::<u16>(), last.parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&port))
+        }
+        None => part.parse() == Ok(port),
+    })
+}
+
+const OPAQUE: &str = "config.linkerd.io/opaque-ports";
+
+/// Linkerd's own list.
+const OPAQUE_BY_DEFAULT: [u16; 8] = [25, 587, 3306, 4444, 5432, 6379, 9300, 11211];
