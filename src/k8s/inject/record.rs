@@ -147,7 +147,7 @@ pub(super) fn empty_places(template: &Value) -> Vec<String> {
 }
 
 fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
 /// The volume at `/run/ebbtide` of ebbtide's container, if no other container mounts it.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::options::PREFIX;
 use super::record::object_at;
 
-/// A Service's ports as they were, by `PORT/PROTOCOL`; null where there was no `targetPort`.
-type Original = BTreeMap<String, Value>;
+/// By `PORT/PROTOCOL`: a port's `targetPort` as it was, null where there was none, and ebbtide's.
+type Original = BTreeMap<String, (Value, u16)>;
 
 /// The Service as it was before any injection.
 ///
@@ -30,8 +30,10 @@ pub(super) fn restore(service: &Value) -> Result<Value, String> {
         .map_err(|error| format!("the annotation {name} is damaged: {error}"))?;
     for port in ports(&mut service) {
         match original.get(&key(port)) {
-            Some(Value::Null) => drop(port.shift_remove("targetPort")),
-            Some(was) => drop(port.insert("targetPort".to_owned(), was.clone())),
+            // Somebody has sent it elsewhere since: that stays.
+            Some((_, now)) if port.get("targetPort") != Some(&Value::from(*now)) => {}
+            Some((Value::Null, _)) => drop(port.shift_remove("targetPort")),
+            Some((was, _)) => drop(port.insert("targetPort".to_owned(), was.clone())),
             None => {}
         }
     }
@@ -46,7 +48,7 @@ pub(super) fn retarget(service: &mut Value, moves: &BTreeMap<u16, u16>) -> bool 
         let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Value::as_u64);
         let to = target.and_then(|target| moves.get(&u16::try_from(target).ok()?));
         if let (true, Some(to)) = (is_tcp, to) {
-            original.insert(key(port), port.get("targetPort").cloned().unwrap_or(Value::Null));
+            original.insert(key(port), (port.get("targetPort").cloned().unwrap_or(Value::Null), *to));
             port.insert("targetPort".to_owned(), (*to).into());
         }
     }
