@@ -18,7 +18,7 @@ pub struct Options {
     #[arg(long, short = 'o', value_enum, default_value_t = Output::Text)]
     output: Output,
     /// The least severity that makes the exit code 1
-    #[arg(long, value_enum, default_value_t = FailOn::Error)]
+    #[arg(long, value_enum, value_name = "SEVERITY", default_value_t = FailOn::Error)]
     fail_on: FailOn,
     /// Version of the cluster; without it what is said depends on no version, or names it
     #[arg(long, value_name = "1.MINOR")]

@@ -23,11 +23,11 @@ pub struct Command {
     /// Take ebbtide out again, and give back what it has changed
     #[arg(long)]
     remove: bool,
-    /// yaml: all of the input, comments and order kept; json: the same as one object or List; patch: JSON Patch
-    /// (RFC 6902), for an input of several objects a list of {kind, namespace, name, patch}
+    /// All of the input with comments and order kept (yaml), the same as one object or List (json), or a JSON Patch,
+    /// for several objects a list of them with kind, namespace and name (patch)
     #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     output: Output,
-    /// Print what would change, as a unified diff; exit code 1 if anything would
+    /// Print only what would change, as a unified diff; exit code 1 if anything would
     #[arg(long, conflicts_with_all = ["output", "in_place"])]
     diff: bool,
     /// Write the files instead of printing them
@@ -45,15 +45,18 @@ enum Output {
 
 /// Help text.
 pub const EXAMPLES: &str = "\
-Options of the injection can stand in the manifest as well, as annotations ebbtide.dev/NAME of the pod template.
-What should be known before the result is applied is said on the standard error.
+Give it a workload together with its Services: they tell which ports clients use, and must lead to ebbtide.
+What should be known before the result is applied is said on the standard error. A workload with the annotation
+ebbtide.dev/inject: \"false\" on its pod template is left as it is.
 
 Exit codes: 0 done, 1 something would change (--diff) or could not be written, 2 bad usage or input: nothing is printed
 
 Examples:
   ebbtide inject -f deployment.yaml -f service.yaml --image registry.example.com/ebbtide:0.1.0 > injected.yaml
-  kubectl get deployment,service -l app=web -o yaml | ebbtide inject -f - | kubectl apply -f -
+  helm template web . --skip-tests | ebbtide inject -f - | kubectl apply -f -
+  kubectl get deployment web -o yaml | ebbtide inject -f - | kubectl apply -f -
   ebbtide inject -f manifests/ --in-place
+  ebbtide inject -f manifests/ --diff
   ebbtide inject -f injected.yaml --remove";
 
 /// Does it. `flags` are the options of the injection.

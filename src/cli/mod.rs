@@ -41,15 +41,15 @@ enum Command {
     /// Check configuration files, show the settings in force, print the file's schema
     #[command(subcommand, after_help = config::EXAMPLES)]
     Config(config::Command),
-    /// Put ebbtide into manifests: Deployments, StatefulSets, Jobs, Pods and the like, and the Services before them
+    /// Put ebbtide into Kubernetes manifests and send the traffic of their Services to it; take it out again
     #[command(after_help = inject::EXAMPLES)]
     Inject(inject::Command),
-    /// Draw what happens second by second when a workload's pods are deleted
-    #[command(after_help = budget::EXAMPLES)]
-    Budget(budget::Command),
-    /// Find what in Kubernetes manifests loses requests
+    /// Find what in Kubernetes manifests loses requests, with ebbtide or without
     #[command(after_help = check::EXAMPLES)]
     Check(check::Options),
+    /// Draw what happens second by second when a workload's pods are deleted, with ebbtide or without
+    #[command(after_help = budget::EXAMPLES)]
+    Budget(budget::Command),
     /// Play a pod deletion twice, without ebbtide and with it, and count what is lost
     Demo(demo::Options),
     /// The demo's app
@@ -63,10 +63,12 @@ enum Command {
 }
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
   EBBTIDE_UPSTREAM=http://127.0.0.1:8080 ebbtide run
+  ebbtide inject -f deployment.yaml -f service.yaml > injected.yaml
 
-Exit codes: 0 done (a drain that had to cut something too), 1 could not do it, 2 bad usage or configuration";
+Exit codes: 0 done (a drain that had to cut something too), 1 could not do it or something was found, 2 bad usage,
+configuration or manifests";
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {

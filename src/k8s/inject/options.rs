@@ -27,8 +27,8 @@ pub struct InjectOption {
 #[rustfmt::skip]
 pub static OPTIONS: &[InjectOption] = &[
     option("image", "IMAGE", IMAGE, "ebbtide's image. Where ebbtide is there already its registry and name are kept and the tag is renewed."),
-    option("ports", "LIST", "", "The app's ports that ebbtide fronts, as `8080`, `http`, `web/8080` (of the container web), `h2c://50051`; several with commas; `none` for an app without clients. By default those that Services in the input send to, else all TCP ports that are not named like metrics, health or debugging."),
-    option("outbound", "LIST", "", "Ports for the app's own connections, which stay open until it has exited: `NAME=127.0.0.1:5672=tcp://mq.example:5672`; several with blanks. See outbound listeners."),
+    option("ports", "LIST", "", "The app's ports that ebbtide fronts, as `8080`, `http`, `web/8080` (of the container web), `h2c://50051`; several with commas; `none` for an app without clients. By default those that Services in the input send to, else all TCP ports that are declared; but none that is named like metrics, health or debugging."),
+    option("outbound", "LIST", "", "Ports for the app's own connections, which stay open until it has exited: `NAME=127.0.0.1:5672=tcp://mq.example:5672`; several with blanks. The app must then connect there."),
     option("upstream-host", "HOST", "$(POD_IP)", "Where the app listens: the pod's IP, `127.0.0.1`, or `[$(POD_IP)]` with IPv6. By default 127.0.0.1 if the app's arguments or variables say that it listens on loopback only."),
     option("hold", "DURATION", "10s", "How long new work is taken as if nothing had happened. By default as long as the sleep that the app's own hook had, if that is longer."),
     option("app-stop", "DURATION", "5s", "What the app needs between its SIGTERM and its exit."),
@@ -77,7 +77,7 @@ pub fn clap_args() -> Vec<Arg> {
             let default =
                 if option.default.is_empty() { String::new() } else { format!(" [default: {}]", option.default) };
             let help = format!("{}{default}", option.doc.trim_end_matches('.').replace('`', ""));
-            let arg = Arg::new(option.name).long(option.name).value_name(option.value).help(help);
+            let arg = Arg::new(option.name).long(option.name).value_name(option.value).help(help).help_heading(HEADING);
             match option.bare {
                 Some(bare) => arg.num_args(0..=1).require_equals(true).default_missing_value(bare),
                 None => arg,
@@ -290,6 +290,9 @@ const fn option(name: &'static str, value: &'static str, default: &'static str, 
 const fn bare(name: &'static str, value: &'static str, bare: &'static str, doc: &'static str) -> InjectOption {
     InjectOption { name, value, default: "", bare: Some(bare), doc }
 }
+
+/// Of the flags in `--help`.
+const HEADING: &str = "What is injected (each also as annotation ebbtide.dev/NAME of the pod template)";
 
 /// Of all annotations.
 pub const PREFIX: &str = "ebbtide.dev/";
