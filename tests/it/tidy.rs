@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ebbtide::config::{Environment, load};
 use ebbtide::k8s::check::{RULES, Severity};
+use ebbtide::k8s::inject::{OPTIONS, PREFIX};
 use ebbtide::lifecycle::budget;
 use ebbtide::lifecycle::tick::Tick;
 use ebbtide::proxy::grpc;
@@ -271,6 +272,22 @@ fn the_check_page_has_the_rules() {
         )
     });
     assert_part("docs/user/check.md", "rules", &sections.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn the_inject_page_has_the_options() {
+    let mut table = String::from("| Flag | Annotation | Default | Meaning |\n|---|---|---|---|\n");
+    for option in OPTIONS {
+        let value = match option.bare {
+            None => format!(" {}", option.value),
+            Some(_) => format!("[={}]", option.value),
+        };
+        let default = if option.default.is_empty() { "–".to_owned() } else { format!("`{}`", option.default) };
+        // A bar ends the cell, within backticks as well.
+        let flag = format!("--{}{value}", option.name).replace('|', "\\|");
+        table.push_str(&format!("| `{flag}` | `{PREFIX}{}` | {default} | {} |\n", option.name, option.doc));
+    }
+    assert_part("docs/user/inject.md", "options", &table);
 }
 
 /// What stands between `<!-- NAME -->` and `<!-- /NAME -->`; `UPDATE_EXPECT=1` writes it.
