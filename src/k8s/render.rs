@@ -63,7 +63,7 @@ fn is_block(value: &Value) -> bool {
         Value::Array(items) => {
             let is_short =
                 items.iter().all(|item| !item.is_object() && !item.is_array() && item.to_string().len() < 40);
-            !items.is_empty() && !(is_short && value.to_string().len() < 80)
+            !(items.is_empty() || is_short && value.to_string().len() < 80)
         }
         _ => false,
     }

@@ -112,6 +112,7 @@ pub fn run(documents: &[Document], request: &Request) -> Result<Outcome, Vec<Fau
     if prepared.is_empty() && faults.is_empty() && left.is_empty() && !gives_back {
         return Err(vec![nothing_to_do(documents, &objects)]);
     }
+    leave_without_ports(&mut prepared, &mut left, &objects, &services, request, &mut notes);
     let mut done = Vec::new();
     for one in &prepared {
         match change(one, &objects, &services, request, &mut notes) {
@@ -139,6 +140,44 @@ pub fn run(documents: &[Document], request: &Request) -> Result<Outcome, Vec<Fau
         }
     }
     if faults.is_empty() { Ok(outcome(documents, &objects, &after, notes)) } else { Err(faults) }
+}
+
+/// Jobs and the like among others are no reason to refuse all; alone they are told what to say.
+fn leave_without_ports<'a>(
+    prepared: &mut Vec<Prepared<'a>>,
+    left: &mut Vec<Workload<'a>>,
+    objects: &[Object],
+    services: &[Before],
+    request: &Request,
+    notes: &mut Vec<Fault>,
+) {
+    if request.remove || request.flags.contains_key("outbound") {
+        return;
+    }
+    let is_silent = |one: &Prepared<'a>| {
+        let says = |name: &str| one.workload.annotation(&format!("{PREFIX}{name}")).is_some();
+        let selecting: Vec<_> = services
+            .iter()
+            .filter(|before| traffic::selects(&objects[before.index], &before.typed, &one.workload))
+            .map(|before| &before.typed)
+            .collect();
+        one.workload.ebbtide().is_none()
+            && !says("ports")
+            && !says("outbound")
+            && !ports::has_any(&one.workload, &selecting)
+    };
+    if prepared.iter().all(is_silent) {
+        return;
+    }
+    for one in std::mem::take(prepared) {
+        if is_silent(&one) {
+            let reason = "is left as it is: none of its containers declares a port; the annotations ebbtide.dev/ports or ebbtide.dev/outbound say what ebbtide is to do for it";
+            notes.push(one.workload.fault("", reason));
+            left.push(one.workload);
+        } else {
+            prepared.push(one);
+        }
+    }
 }
 
 /// What is to be done with a workload.
@@ -174,7 +213,7 @@ fn prepare<'a>(
     }
     let os = workload.spec.os.as_ref().map(|os| os.name.as_str());
     let selector = workload.spec.node_selector.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
-    if os.or(selector.map(String::as_str)) == Some("windows") {
+    if os.or_else(|| selector.map(String::as_str)) == Some("windows") {
         return Err(workload.fault(&workload.in_spec(""), "runs on Windows, and ebbtide's image is for Linux"));
     }
     let now = template_of(object, workload.path);

@@ -234,7 +234,7 @@ impl Names {
     }
 
     /// Those that are no container's.
-    pub(super) fn unknown<'a>(&'a self, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &'a str> {
+    pub(super) fn unknown(&self, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
         let names = match self {
             Self::These(names) => names.as_slice(),
             Self::None | Self::All => &[],

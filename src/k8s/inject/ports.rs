@@ -104,10 +104,9 @@ pub(super) fn choose(question: &Question<'_>) -> Result<Vec<Front>, Reason> {
         };
     }
     let mut names = BTreeSet::new();
-    for index in 0..fronts.len() {
-        let name = listener_name(&fronts[index], &names);
-        names.insert(name.clone());
-        fronts[index].listener = name;
+    for front in &mut fronts {
+        front.listener = listener_name(front, &names);
+        names.insert(front.listener.clone());
     }
     let mut ports = BTreeSet::new();
     match fronts.iter().find(|front| !ports.insert(front.port)) {
@@ -125,6 +124,11 @@ pub(super) fn taken(workload: &Workload<'_>) -> BTreeSet<u16> {
         .flatten()
         .filter_map(|port| u16::try_from(port).ok())
         .collect()
+}
+
+/// Whether there is any port that could be fronted.
+pub(super) fn has_any(workload: &Workload<'_>, services: &[&Service]) -> bool {
+    !candidates(workload, services).is_empty()
 }
 
 /// What the apps declare, and what Services send to without anybody declaring it.

@@ -206,10 +206,10 @@ fn restore_container(container: &mut Value, record: &Record) {
     for (path, port_name) in record.probes.get(&name).into_iter().flatten() {
         let moved = record.names.get(&name).into_iter().flatten().find(|moved| moved.name == *port_name);
         let port = container.pointer_mut(path);
-        if let (Some(moved), Some(port)) = (moved, port) {
-            if *port == moved.from {
-                *port = port_name.clone().into();
-            }
+        if let (Some(moved), Some(port)) = (moved, port)
+            && *port == moved.from
+        {
+            *port = port_name.clone().into();
         }
     }
 }

@@ -8,7 +8,7 @@ use super::options::PREFIX;
 use super::record::object_at;
 
 /// By `PORT/PROTOCOL`: a port's `targetPort` as it was, null where there was none, and ebbtide's.
-type Original = BTreeMap<String, (Value, u16)>;
+type Original = BTreeMap<String, (Value, Value)>;
 
 /// The Service as it was before any injection.
 ///
@@ -21,17 +21,17 @@ pub(super) fn restore(service: &Value) -> Result<Value, String> {
         return Ok(service);
     };
     let Some(text) = annotations.shift_remove(&name) else { return Ok(service) };
-    if annotations.is_empty() {
-        if let Some(metadata) = service.pointer_mut("/metadata").and_then(Value::as_object_mut) {
-            metadata.shift_remove("annotations");
-        }
+    if annotations.is_empty()
+        && let Some(metadata) = service.pointer_mut("/metadata").and_then(Value::as_object_mut)
+    {
+        metadata.shift_remove("annotations");
     }
     let original: Original = serde_json::from_str(text.as_str().unwrap_or_default())
         .map_err(|error| format!("the annotation {name} is damaged: {error}"))?;
     for port in ports(&mut service) {
         match original.get(&key(port)) {
             // Somebody has sent it elsewhere since: that stays.
-            Some((_, now)) if port.get("targetPort") != Some(&Value::from(*now)) => {}
+            Some((_, now)) if port.get("targetPort") != Some(now) => {}
             Some((Value::Null, _)) => drop(port.shift_remove("targetPort")),
             Some((was, _)) => drop(port.insert("targetPort".to_owned(), was.clone())),
             None => {}
@@ -41,15 +41,15 @@ pub(super) fn restore(service: &Value) -> Result<Value, String> {
 }
 
 /// Sends to `to` what went to `from`. Whether anything did.
-pub(super) fn retarget(service: &mut Value, moves: &BTreeMap<u16, u16>) -> bool {
+pub(super) fn retarget(service: &mut Value, moves: &BTreeMap<u16, Value>) -> bool {
     let mut original = Original::new();
     for port in ports(service) {
         let is_tcp = port.get("protocol").and_then(Value::as_str).is_none_or(|protocol| protocol == "TCP");
         let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Value::as_u64);
         let to = target.and_then(|target| moves.get(&u16::try_from(target).ok()?));
         if let (true, Some(to)) = (is_tcp, to) {
-            original.insert(key(port), (port.get("targetPort").cloned().unwrap_or(Value::Null), *to));
-            port.insert("targetPort".to_owned(), (*to).into());
+            original.insert(key(port), (port.get("targetPort").cloned().unwrap_or(Value::Null), to.clone()));
+            port.insert("targetPort".to_owned(), to.clone());
         }
     }
     if original.is_empty() {

@@ -12,7 +12,6 @@ use super::options::Options;
 use super::ports::{self, Front, Question};
 use super::record::{self, Moved, RUN, Record, VOLUME, object_at};
 use super::sidecar::{self, ADMIN_PORT, LISTEN_PORT, NAME, Plan};
-use crate::config::{DrainConfig, Mode};
 use crate::k8s::document::Fault;
 use crate::k8s::hook;
 use crate::k8s::mesh::{self, Mesh};
@@ -78,10 +77,10 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
 
     let hold = replaced_sleep(original, options).filter(|sleep| *sleep > DEFAULT_HOLD).map(seconds);
     // Hooks are not called at all where it is 0.
-    let grace = options.grace_period.unwrap_or(original.grace().as_secs()).max(1);
+    let grace = options.grace_period.unwrap_or_else(|| original.grace().as_secs()).max(1);
     let volume = free_volume(original);
     let mut plan = Plan { options, fronts: &fronts, grace, hold, admin_port, volume };
-    let needed = needed(&sidecar::container(&plan, subject.old, subject.record))
+    let needed = needed(&sidecar::container(&plan, subject.old, subject.record), &fronts)
         .map_err(|reason| vec![refuse(&original.in_spec(""), reason)])?;
     if needed.as_secs() > grace {
         let text = needed.as_secs();
@@ -152,7 +151,7 @@ fn assign_ports(
     let admin = take(admin.or(options.admin_port), ADMIN_PORT, "admin-port")?;
     let mut next = LISTEN_PORT;
     for (index, front) in fronts.iter_mut().enumerate() {
-        let wanted = known(front.port, "listen-port").or(options.listen_port.filter(|_| index == 0));
+        let wanted = known(front.port, "listen-port").or_else(|| options.listen_port.filter(|_| index == 0));
         front.listen = take(wanted, next, "listen-port")?;
         next = front.listen + 1;
     }
@@ -236,18 +235,18 @@ fn replaced_sleep(workload: &Workload<'_>, options: &Options) -> Option<Duration
 }
 
 /// What the parts of the budget need together, in whole seconds.
-fn needed(container: &Value) -> Result<Duration, String> {
+fn needed(container: &Value, fronts: &[Front]) -> Result<Duration, String> {
     let typed: Container = decode(container)
         .map_err(|(path, reason)| format!("ebbtide's container would be no container: {path}: {reason}"))?;
     let loaded = workload::configuration(&typed).map_err(|errors| {
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         format!("ebbtide would refuse its configuration: {}", errors.join("; ").replace('\n', " "))
     })?;
-    Ok(sum(loaded.config.mode, &loaded.config.drain))
-}
-
-fn sum(mode: Mode, drain: &DrainConfig) -> Duration {
-    Duration::from_secs_f64(budget::needed(mode, drain).as_secs_f64().ceil())
+    let drain = &loaded.config.drain;
+    // Without clients there is nothing to hold or to drain.
+    let parts =
+        if fronts.is_empty() { drain.app_stop + drain.margin } else { budget::needed(loaded.config.mode, drain) };
+    Ok(Duration::from_secs_f64(parts.as_secs_f64().ceil()))
 }
 
 fn set_grace(template: &mut Value, original: &Workload<'_>, grace: u64, record: &mut Record) {
@@ -360,7 +359,7 @@ pub(super) fn old_container(template: &Value) -> Option<&Value> {
         .filter_map(|list| template.pointer(&format!("/spec/{list}"))?.as_array());
     let found: Vec<_> =
         lists.flatten().filter(|item| decode::<Container>(item).is_ok_and(|one| is_surely_ebbtide(&one))).collect();
-    found.iter().find(|item| item["name"] == NAME).or(found.first()).copied()
+    found.iter().find(|item| item["name"] == NAME).or_else(|| found.first()).copied()
 }
 
 /// Of the configuration.

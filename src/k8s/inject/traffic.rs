@@ -141,6 +141,24 @@ pub(super) fn policies(workload: &Workload<'_>, fronts: &[Front], objects: &[Obj
     notes
 }
 
+/// Where a Service has to send what went to these ports, one for each workload: to the name that they have, if they
+/// have one. It means the app's port in old pods and ebbtide's in new ones, so that both are reached in a rollout.
+fn target(fronts: &[&Front]) -> Result<Value, String> {
+    let Some(first) = fronts.first() else { return Ok(Value::Null) };
+    if let Some(name) = &first.name
+        && fronts.iter().all(|front| front.name.as_ref() == Some(name))
+    {
+        return Ok(name.as_str().into());
+    }
+    match fronts.iter().find(|front| front.listen != first.listen) {
+        None => Ok(first.listen.into()),
+        Some(other) => Err(format!(
+            "sends to workloads whose port {} is fronted by {} in one and {} in another: give the ports the same name, or say --listen-port",
+            first.port, first.listen, other.listen,
+        )),
+    }
+}
+
 /// A Service afterwards.
 ///
 /// # Errors
@@ -159,16 +177,12 @@ pub(super) fn send(
         // Its workload is not in this input, so nobody knows.
         return Ok((object.value.clone(), Vec::new()));
     }
-    let mut moves: BTreeMap<u16, u16> = BTreeMap::new();
+    let mut by_port: BTreeMap<u16, Vec<&Front>> = BTreeMap::new();
     for front in selected.iter().flat_map(|(_, done)| &done.fronts) {
-        let to = *moves.entry(front.port).or_insert(front.listen);
-        if to != front.listen {
-            return Err(format!(
-                "sends to workloads whose port {} is fronted by {to} in one and {} in another: say --listen-port for each of them",
-                front.port, front.listen,
-            ));
-        }
+        by_port.entry(front.port).or_default().push(front);
     }
+    let moves: BTreeMap<u16, Value> =
+        by_port.iter().map(|(port, fronts)| Ok((*port, target(fronts)?))).collect::<Result<_, String>>()?;
     let mut service = before.value.clone();
     let changed = services::retarget(&mut service, &moves);
     let others: BTreeSet<_> = left
@@ -176,7 +190,8 @@ pub(super) fn send(
         .filter(|workload| selects(object, &before.typed, workload))
         .map(|workload| workload.object.title())
         .collect();
-    if changed && !others.is_empty() {
+    let by_number = changed && moves.values().any(Value::is_number);
+    if by_number && !others.is_empty() {
         let (with, without) =
             (selected[0].0.workload.object.title(), others.into_iter().collect::<Vec<_>>().join(", "));
         return Err(format!(
@@ -184,6 +199,12 @@ pub(super) fn send(
         ));
     }
     let mut notes = Vec::new();
+    if by_number && service != object.value {
+        notes.push(
+            "must change when the new pods are there and not before: pods without ebbtide have nobody on its port. Apply the workload, wait for the rollout, then apply the Service; or give the app's port a name first, which moves with each pod"
+                .to_owned(),
+        );
+    }
     let is_headless = before.typed.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None");
     if is_headless && service != object.value {
         notes.push(

@@ -171,7 +171,7 @@ fn clients_come_to_ebbtide_and_probes_to_the_app() {
                         format!("{title}: {was:?} became {is:?}")
                     })?;
                     if target(old_port) != target(new_port) {
-                        rewritten.push((title, target(new_port).as_u64().unwrap_or_default()));
+                        rewritten.push((title, is.unwrap_or_default()));
                     }
                 }
             }

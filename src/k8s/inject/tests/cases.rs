@@ -9,7 +9,7 @@ pub(super) fn pod(value: &Value) -> &Value {
     ["/spec/jobTemplate/spec/template/spec", "/spec/template/spec"]
         .iter()
         .find_map(|path| value.pointer(path))
-        .unwrap_or(&value["spec"])
+        .unwrap_or_else(|| &value["spec"])
 }
 
 /// The pod spec of the first document after an injection, and what was said.
@@ -221,7 +221,7 @@ fn services_are_sent_to_ebbtide_and_back() {
     ] {
         let (ports, said) = ports_after(&service(ports, "kite"));
         assert_eq!(ports, expected);
-        assert!(!said.contains("targetPort"), "{said}");
+        assert!(!said.contains("targetPort") && said.contains("must change when the new pods are there"), "{said}");
     }
     let (ports, said) = ports_after(&service("[{port: 80, targetPort: 9100}]", "another"));
     assert_eq!(ports, json!([{"port": 80, "targetPort": 9100}]), "it is not this workload's");

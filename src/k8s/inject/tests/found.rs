@@ -73,10 +73,21 @@ fn a_service_before_pods_with_and_without_ebbtide_is_refused() {
 }
 
 #[test]
+fn a_service_by_number_gets_the_name_where_there_is_one_so_that_a_rollout_reaches_all_pods() {
+    let app =
+        deployment("      containers:\n      - {name: app, image: a, ports: [{name: http, containerPort: 8080}]}\n");
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: kite}\nspec:\n  selector: {app: kite}\n  ports: [{port: 80, targetPort: 8080}]\n";
+    let first = injected(&(app.clone() + service), &[]).unwrap();
+    assert_eq!(values(&text(&first))[1]["spec"]["ports"], json!([{"port": 80, "targetPort": "http"}]));
+    assert!(!first.notes.iter().any(|note| note.message.contains("must change when")), "{:?}", first.notes);
+    assert_eq!(values(&text(&removed(&text(&first)))), values(&(app + service)));
+}
+
+#[test]
 fn removal_says_what_must_go_back_elsewhere_and_takes_services_alone() {
     let app = deployment("      containers:\n      - {name: app, image: a, ports: [{containerPort: 8080}]}\n");
     let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: kite}\nspec:\n  selector: {app: kite}\n  ports: [{port: 80, targetPort: 8080}]\n";
-    let first = injected(&(app.clone() + service), &[]).unwrap();
+    let first = injected(&(app + service), &[]).unwrap();
     let said: Vec<_> = removed(&first.documents[0].text).notes.iter().map(ToString::to_string).collect();
     assert!(
         said[0].contains("Services with targetPort 14080") && said[0].contains("must get targetPort: 8080 again"),
@@ -106,4 +117,21 @@ fn what_is_spoken_follows_from_names_probes_and_numbers() {
     }
     let spec = "      containers:\n      - {name: app, image: a, ports: [{containerPort: 7000}]}\n";
     assert!(after(&deployment(spec), &[]).1.contains("port 7000 is taken for HTTP/1.1, though nothing says so"));
+}
+
+#[test]
+fn a_job_without_ports_among_others_is_left_as_it_is() {
+    let app = deployment("      containers:\n      - {name: app, image: a, ports: [{containerPort: 8080}]}\n");
+    let job = "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: migrate}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: migrate, image: m}]\n";
+    for flags in [&[][..], &[("ports", "8080")]] {
+        let outcome = injected(&(app.clone() + job), flags).unwrap_or_else(|faults| panic!("{faults:?}"));
+        assert_eq!(outcome.objects.len(), 1);
+        let said: Vec<_> = outcome.notes.iter().map(ToString::to_string).collect();
+        assert!(said.iter().any(|note| note.contains("Job/migrate: is left as it is")), "{said:?}");
+    }
+    let outbound = [("ports", "none"), ("outbound", "mq=127.0.0.1:5672=tcp://mq.example:5672")];
+    let alone =
+        job.replace("spec:\n      restartPolicy", "spec:\n      terminationGracePeriodSeconds: 8\n      restartPolicy");
+    let (pod, _) = after(alone.trim_start_matches("---\n"), &outbound);
+    assert_eq!(pod["terminationGracePeriodSeconds"], 8, "there is no hold where there are no clients");
 }

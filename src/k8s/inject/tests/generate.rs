@@ -11,6 +11,7 @@ use crate::k8s::object::{decode, unknown_fields};
 use crate::k8s::render::render;
 
 /// `EBBTIDE_TEST_SEED`, or another one each time.
+#[expect(clippy::disallowed_methods, reason = "a test's seed is no setting of ebbtide")]
 pub(super) fn seed() -> u64 {
     std::env::var("EBBTIDE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
 }
