@@ -49,7 +49,10 @@ pub(super) fn refusals(object: &Value, other: Option<&str>) -> Vec<String> {
 /// Unknown fields and wrong types.
 fn unknown<T: DeserializeOwned>(value: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    match serde_ignored::deserialize::<_, _, T>(value, |path| unknown.push(format!("{path}: unknown field"))) {
+    let mut note = |path: serde_ignored::Path<'_>| unknown.push(format!("{path}: unknown field"));
+    // One type of closure for all, or each of them would compile all the types once more.
+    let note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut note;
+    match serde_ignored::deserialize::<_, _, T>(value, note) {
         Ok(_) => unknown,
         Err(error) => vec![error.to_string()],
     }

@@ -1,3 +1,5 @@
+//! Owns tests of the injection: generated workloads here, field cases and findings of reviews beside.
+
 use super::*;
 use crate::k8s::document::{self, Node};
 
