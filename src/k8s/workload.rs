@@ -182,15 +182,64 @@ pub fn image_name(image: &str) -> &str {
 /// # Errors
 /// All its faults.
 pub fn configuration(container: &Container) -> Result<Loaded, Vec<ConfigError>> {
-    config::load(None, &environment(container), &flags(container))
+    settings(container).loaded
 }
 
-/// What a container's `ebbtide run` is given as flags.
-fn flags(container: &Container) -> Vec<(String, String)> {
-    let given = container.command.iter().flatten().chain(container.args.iter().flatten());
-    let arguments = given.filter(|argument| !argument.ends_with("ebbtide") && *argument != "run");
+/// What a manifest tells of ebbtide's configuration.
+#[derive(Debug)]
+pub struct Settings {
+    /// The configuration, or everything that is wrong with it.
+    pub loaded: Result<Loaded, Vec<ConfigError>>,
+    /// Where the part stands that the manifest does not tell.
+    pub unseen: Option<&'static str>,
+    /// What the command line says of flags that it does not take.
+    pub refused: Option<String>,
+}
+
+/// See [`configuration`], and what it leaves out.
+#[must_use]
+pub fn settings(container: &Container) -> Settings {
+    let (flags, has_file, refused) = match flags(&arguments(container).unwrap_or_default()) {
+        Ok((flags, has_file)) => (flags, has_file, None),
+        Err(message) => (Vec::new(), false, Some(message)),
+    };
+    let variables = variables(container);
+    let is_hidden = |name: &str| name.starts_with("EBBTIDE_") && name != "EBBTIDE_ADMIN_TOKEN";
+    let names = || container.env.iter().flatten().map(|variable| variable.name.as_str());
+    let is_told = |wanted: &str| {
+        variables.iter().any(|(name, value)| name == wanted && !value.contains("$(") && value != "unknown")
+    };
+    let unseen = if has_file || names().any(|name| name == "EBBTIDE_CONFIG") {
+        Some("a file")
+    } else if container.env_from.as_ref().is_some_and(|from| !from.is_empty())
+        || names().filter(|name| is_hidden(name)).any(|name| !is_told(name))
+    {
+        Some("a ConfigMap, a Secret or a field of the pod")
+    } else {
+        None
+    };
+    Settings { loaded: config::load(None, &environment(container), &flags), unseen, refused }
+}
+
+/// What stands behind `run`; `None` for another command.
+#[must_use]
+pub fn arguments(container: &Container) -> Option<Vec<String>> {
+    let command = container.command.iter().flatten().skip(1);
+    let mut words = command.chain(container.args.iter().flatten()).cloned();
+    match words.next().as_deref() {
+        None | Some("run") => Some(words.collect()),
+        Some(_) => None,
+    }
+}
+
+/// Flags as the command line reads them, and whether they name a file.
+fn flags(words: &[String]) -> Result<(Vec<(String, String)>, bool), String> {
     let command = clap::Command::new("run").no_binary_name(true).args(config::clap_args());
-    command.try_get_matches_from(arguments).map(|matches| config::flags_from(&matches)).unwrap_or_default()
+    let matches = command.try_get_matches_from(words).map_err(|error| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })?;
+    Ok((config::flags_from(&matches), config::config_file(&matches).is_some()))
 }
 
 /// The variables of a container, but for the one that names a file.

@@ -2,12 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
-use crate::config::{
-    self, Config, ConfigError, Direction, HostPort, ListenerConfig, Loaded, Mode, Origin, UpstreamAddr,
-};
+use crate::config::{Config, ConfigError, Direction, HostPort, ListenerConfig, Loaded, Mode, Origin, UpstreamAddr};
 use crate::k8s::check::Finding;
 use crate::k8s::workload::{self, Place, Workload, is_ebbtide};
 
@@ -23,7 +20,7 @@ pub(super) struct Front<'w> {
 
 /// The containers of a workload in which ebbtide runs as the proxy, not as `ebbtide config check` and the like.
 pub(super) fn all<'w>(workload: &'w Workload<'_>) -> impl Iterator<Item = Place<'w>> {
-    workload.containers().filter(|place| is_ebbtide(place.container) && arguments(place.container).is_some())
+    workload.containers().filter(|place| is_ebbtide(place.container) && workload::arguments(place.container).is_some())
 }
 
 /// The first of them that runs beside the app; an ordinary one only if there is no other.
@@ -32,44 +29,13 @@ pub(super) fn of<'w>(workload: &'w Workload<'_>) -> Option<Front<'w>> {
     native.or_else(|| all(workload).next()).map(Front::new)
 }
 
-/// What stands behind `run`; `None` for another command.
-fn arguments(container: &Container) -> Option<Vec<String>> {
-    let command = container.command.iter().flatten().skip(1);
-    let mut words = command.chain(container.args.iter().flatten()).cloned();
-    match words.next().as_deref() {
-        None | Some("run") => Some(words.collect()),
-        Some(_) => None,
-    }
-}
-
-/// Flags as the command line reads them; `None` if it would not take them.
-fn flags(container: &Container) -> Option<(Vec<(String, String)>, bool)> {
-    let words = arguments(container)?;
-    let command = clap::Command::new("run").no_binary_name(true).args(config::clap_args());
-    let matches = command.try_get_matches_from(words).ok()?;
-    Some((config::flags_from(&matches), config::config_file(&matches).is_some()))
-}
-
 // === impl Front ===
 
 impl<'w> Front<'w> {
     fn new(place: Place<'w>) -> Self {
-        let container = place.container;
-        let variables = workload::variables(container);
-        let is_hidden = |name: &str| name.starts_with("EBBTIDE_") && name != "EBBTIDE_ADMIN_TOKEN";
-        let is_told = container.env.iter().flatten().filter(|variable| is_hidden(&variable.name)).all(|variable| {
-            variable.name != "EBBTIDE_CONFIG"
-                && variables
-                    .iter()
-                    .any(|(name, value)| *name == variable.name && !value.contains("$(") && value != "unknown")
-        });
-        let flags = flags(container);
-        let whole = is_told
-            && container.env_from.as_ref().is_none_or(Vec::is_empty)
-            && flags.as_ref().is_some_and(|(_, has_file)| !has_file);
-        let loaded =
-            config::load(None, &workload::environment(container), &flags.map(|(flags, _)| flags).unwrap_or_default());
-        Self { place, loaded, whole }
+        let settings = workload::settings(place.container);
+        let whole = settings.unseen.is_none() && settings.refused.is_none();
+        Self { place, loaded: settings.loaded, whole }
     }
 
     /// If all of it is known and right.
