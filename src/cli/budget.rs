@@ -31,9 +31,10 @@ enum Output {
 
 /// Help text.
 pub const EXAMPLES: &str = "\
-Times are the latest possible ones: a drain ends as soon as nothing is in flight.
+Times are the latest possible ones: a drain ends as soon as nothing is in flight. In JSON, fits says whether all of it
+fits, misfits what does not, and sigkill when the last SIGKILL comes, in seconds after the deletion.
 
-Exit codes: 0 all fits, 1 something does not fit into a grace period, 2 bad usage or input
+Exit codes: 0 all fits, 1 something does not fit into a grace period or ebbtide would not start, 2 bad usage or input
 
 Examples:
   ebbtide budget -f deployment.yaml
@@ -54,7 +55,7 @@ pub fn run(command: &Command) -> ExitCode {
         Output::Json => print(&format!("{:#}\n", json!(timelines))),
         Output::Text => print(&timelines.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
     };
-    let fits = timelines.iter().all(|timeline| timeline.left_over >= 0.0 && !timeline.shrunk);
+    let fits = timelines.iter().all(|timeline| timeline.fits);
     if fits { printed } else { ExitCode::from(FAILED) }
 }
 

@@ -1,15 +1,15 @@
 //! `ebbtide budget`: who does what at which second when a pod is deleted, from its manifest alone.
 
+mod plan;
+mod stops;
 mod draw;
-
-use std::time::Duration;
 
 use serde::Serialize;
 
-use super::hook;
-use super::workload::{self, List, Place, Workload, is_ebbtide};
-use crate::config::{Config, Mode, ReadinessFails};
-use crate::lifecycle::budget::{self, Budget, Deadlines, seconds};
+use self::plan::{Course, Drain, Plan, plan};
+use self::stops::{NONE, Stops, stops};
+use super::workload::Workload;
+use crate::config::{Direction, Hold, Mode, ReadinessFails};
 use crate::lifecycle::tick::Tick;
 
 /// The termination of one workload's pods.
@@ -19,9 +19,11 @@ pub struct Timeline {
     pub object: String,
     /// Empty if the manifest names none.
     pub namespace: String,
-    /// Seconds from the deletion to SIGKILL.
+    /// Seconds that the pod is given.
     pub grace_period: f64,
-    /// ebbtide's part in it; `None` without ebbtide.
+    /// When the last SIGKILL comes, in seconds: 2 s later where SIGTERM comes only when the grace period is used up.
+    pub sigkill: f64,
+    /// ebbtide's part in it as it plans it; `None` without ebbtide, and where it drains nothing.
     pub ebbtide: Option<Phases>,
     /// Every container that is running when the pod is deleted.
     pub containers: Vec<Stop>,
@@ -29,14 +31,18 @@ pub struct Timeline {
     pub events: Vec<Event>,
     /// Seconds that are left when all has gone as slowly as it may; negative if it does not fit.
     pub left_over: f64,
+    /// Whether all of it fits into the grace period; `misfits` is empty then.
+    pub fits: bool,
     /// Parts of the budget had to shrink.
     pub shrunk: bool,
-    /// What does not fit, or can't be told from a manifest.
+    /// What does not fit, and what is missing.
+    pub misfits: Vec<String>,
+    /// What can't be told from a manifest, or goes otherwise than one may believe.
     pub warnings: Vec<String>,
 }
 
 /// Ends of ebbtide's phases, in seconds after the deletion.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Phases {
     /// Clients are told to go from here to the end of the (shortest) hold.
     pub notice: f64,
@@ -88,235 +94,161 @@ pub struct Event {
     pub what: String,
 }
 
-/// What a preStop hook holds SIGTERM back for.
-enum Held {
-    /// No hook, or one that returns at once.
-    Not,
-    For(Duration),
-    /// ebbtide's blocking hook.
-    UntilDrained,
-    /// A command or call that takes as long as it takes.
-    Unknown,
-}
-
 /// The termination of a workload's pods.
 #[must_use]
 pub fn timeline(workload: &Workload<'_>) -> Timeline {
-    let grace = workload.grace();
-    let mut warnings = Vec::new();
-    let plan = workload.ebbtide().and_then(|place| plan(workload, place, &mut warnings));
-    let phases = plan.as_ref().map(|(_, deadlines, _)| phases(deadlines));
-    let stops = stops(workload, plan.as_ref().map(|(budget, deadlines, _)| (budget, deadlines)), &mut warnings);
-    let mut events = vec![event(0.0, "kubelet", opening(&stops))];
-    let app_stop = plan.as_ref().map_or(Duration::ZERO, |(budget, ..)| budget.app_stop);
-    if let (Some(phases), Some((budget, _, config))) = (&phases, &plan) {
-        events.extend(of_ebbtide(phases, budget, config));
+    let grace = workload.grace().as_secs_f64();
+    let (mut misfits, mut warnings) = (Vec::new(), Vec::new());
+    if grace == 0.0 {
+        let what = "terminationGracePeriodSeconds is 0: no hook is called, and SIGKILL comes 2 s after SIGTERM";
+        misfits.push(what.to_owned());
     }
-    for stop in &stops {
-        events.push(event(stop.sigterm_latest, &stop.name, sigterm(stop, phases.as_ref(), app_stop, grace)));
-    }
-    let last = stops.iter().filter(|stop| stop.role == Role::App).map(|stop| stop.sigterm_latest).fold(0.0, f64::max);
-    let needs = if phases.is_some() { app_stop.as_secs_f64() } else { 0.0 };
-    let left_over = grace.as_secs_f64() - last - needs;
-    events.push(event(
-        grace.as_secs_f64(),
-        "kubelet",
-        "SIGKILL for whatever still runs; a container that has only just got SIGTERM has 2 s more".to_owned(),
-    ));
-    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let plan = plan(workload, &mut misfits, &mut warnings);
+    let Stops { stops, needed } = stops(workload, plan.as_ref(), &mut misfits, &mut warnings);
+    let is_late = stops.iter().any(|stop| stop.sigterm_latest >= grace);
+    let sigkill = if is_late { grace + LAST } else { grace };
     Timeline {
         object: workload.object.title(),
         namespace: workload.object.namespace.clone(),
-        grace_period: grace.as_secs_f64(),
-        ebbtide: phases,
+        grace_period: grace,
+        sigkill,
+        ebbtide: plan.as_ref().and_then(Plan::phases),
+        events: events(grace, sigkill, plan.as_ref(), &stops),
         containers: stops,
-        events,
-        left_over: round(left_over),
-        shrunk: plan.is_some_and(|(budget, ..)| budget.shrunk.is_some()),
+        left_over: round(grace - needed),
+        fits: misfits.is_empty(),
+        shrunk: plan.as_ref().and_then(Plan::drain).is_some_and(|drain| drain.budget.shrunk.is_some()),
+        misfits,
         warnings,
     }
 }
 
-/// ebbtide's budget, if its configuration can be read.
-fn plan(workload: &Workload<'_>, place: Place<'_>, warnings: &mut Vec<String>) -> Option<(Budget, Deadlines, Config)> {
-    if !place.is_native_sidecar() {
-        warnings.push(
-            "ebbtide is no native sidecar here: it gets SIGTERM when the others do; see ebbtide check".to_owned(),
-        );
+fn events(grace: f64, sigkill: f64, plan: Option<&Plan<'_>>, stops: &[Stop]) -> Vec<Event> {
+    let drain = plan.and_then(Plan::drain);
+    let mut events = vec![event(0.0, KUBELET, opening(stops, grace))];
+    if let Some(plan) = plan {
+        let all = of_ebbtide(plan).into_iter().filter(|(at, _)| *at < grace);
+        events.extend(all.map(|(at, what)| event(at, &plan.place.container.name, what)));
     }
-    let config = match workload::configuration(place.container) {
-        Ok(loaded) => loaded.config,
-        Err(errors) => {
-            warnings.extend(errors.iter().map(|error| format!("ebbtide would not start: {error}")));
-            return None;
-        }
+    for (index, stop) in stops.iter().enumerate() {
+        // Those of the sidecars that are stopped before it.
+        let before = stops[..index].iter().filter(|stop| stop.role != Role::App).map(|stop| stop.name.as_str());
+        events.push(event(stop.sigterm_latest, &stop.name, sigterm(stop, drain, &before.collect::<Vec<_>>(), grace)));
+    }
+    if let (Some(plan), Some(drain)) = (plan, drain.filter(|drain| drain.released() > grace)) {
+        let what = match drain.config.mode {
+            Mode::Sidecar => "CLOSING: the real grace period is used up, what is still in flight is ended by force",
+            Mode::Plain => "is stopped in the middle of its drain",
+        };
+        events.push(event(grace, &plan.place.container.name, what.to_owned()));
+    }
+    let kill = "SIGKILL for whatever still runs; a container that has only just got SIGTERM has 2 s more";
+    if grace > 0.0 {
+        events.push(event(grace, KUBELET, kill.to_owned()));
+    }
+    if sigkill > grace {
+        events.push(event(sigkill, KUBELET, format!("SIGKILL for what got SIGTERM at {} s", round(grace))));
+    }
+    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    events
+}
+
+fn opening(stops: &[Stop], grace: f64) -> String {
+    let hooks: Vec<_> = stops.iter().filter(|stop| stop.hook != NONE).map(|stop| stop.name.as_str()).collect();
+    let called = match hooks.is_empty() {
+        true => "no preStop hook".to_owned(),
+        false if grace == 0.0 => format!("no time, so preStop of {} is not called", hooks.join(", ")),
+        false => format!("preStop of {} at once", hooks.join(", ")),
     };
-    if config.mode == Mode::Plain {
-        warnings.push(
-            "EBBTIDE_MODE is not sidecar, so ebbtide takes SIGTERM for the beginning of the termination".to_owned(),
-        );
-    }
-    if config.drain.grace_period != workload.grace() {
-        warnings.push(format!(
-            "ebbtide is told a grace period of {} and the pod has {}",
-            seconds(config.drain.grace_period),
-            seconds(workload.grace()),
-        ));
-    }
-    let budget = budget::divide(config.mode, &config.drain);
-    warnings.extend(budget.shrunk.as_ref().map(|shrunk| shrunk.message.clone()));
-    warnings.extend(budget.too_late());
-    let deadlines = budget.deadlines(Tick::default());
-    Some((budget, deadlines, config))
+    format!("pod deleted: {called}. The cluster begins to take the pod out of its Services")
 }
 
-fn phases(deadlines: &Deadlines) -> Phases {
-    let at = |tick: Tick| round(tick.since_start().as_secs_f64());
-    Phases {
-        notice: at(deadlines.notice.start),
-        hold_min: at(deadlines.hold_min),
-        hold_end: at(deadlines.hold_end),
-        drain_deadline: at(deadlines.drain_deadline),
-        hooks_released: at(deadlines.close_deadline),
-    }
-}
-
-/// Of the containers that still run: init containers that are no sidecars have ended long ago.
-fn stops(workload: &Workload<'_>, plan: Option<(&Budget, &Deadlines)>, warnings: &mut Vec<String>) -> Vec<Stop> {
-    let phases = plan.map(|(_, deadlines)| phases(deadlines));
-    let grace = workload.grace().as_secs_f64();
-    let running = workload.containers().filter(|place| place.list == List::Ordinary || place.is_native_sidecar());
-    let mut stops: Vec<Stop> = Vec::new();
-    let mut sidecars = Vec::new();
-    for place in running {
-        let (held, hook) = held(place, phases.is_some());
-        let (earliest, latest) = match (&held, &phases) {
-            (Held::Not, _) => (0.0, 0.0),
-            (Held::For(length), _) => (length.as_secs_f64().min(grace), length.as_secs_f64().min(grace)),
-            (Held::UntilDrained, Some(phases)) => (drained(phases.hold_min, plan), phases.hooks_released),
-            (Held::UntilDrained | Held::Unknown, _) => (0.0, grace),
-        };
-        let name = place.container.name.clone();
-        match &held {
-            Held::For(length) if length.as_secs_f64() >= grace => {
-                warnings.push(format!(
-                    "the hook of {name} takes {} s, the grace period is {grace} s",
-                    round(length.as_secs_f64()),
-                ));
-            }
-            Held::Unknown => {
-                warnings.push(format!("how long the hook of {name} takes can't be told from its manifest"))
-            }
-            Held::Not | Held::For(_) | Held::UntilDrained => {}
+fn of_ebbtide(plan: &Plan<'_>) -> Vec<(f64, String)> {
+    let drain = match &plan.course {
+        Course::Drains(drain) => drain,
+        Course::Lingers => {
+            let what = "LINGERING: without an inbound listener nothing is held, the apps' hooks return at once; outbound \
+                        connections stay until the apps have exited";
+            return vec![(0.0, what.to_owned())];
         }
-        let role = match (place.is_native_sidecar(), is_ebbtide(place.container)) {
-            (true, true) => Role::Ebbtide,
-            (true, false) => Role::Sidecar,
-            (false, _) => Role::App,
-        };
-        let stop = Stop { name, role, hook, sigterm_earliest: round(earliest), sigterm_latest: round(latest) };
-        if role == Role::App { stops.push(stop) } else { sidecars.push(stop) }
-    }
-    let apps = |pick: fn(&Stop) -> f64| stops.iter().map(pick).fold(0.0, f64::max);
-    let (earliest, latest) = (apps(|stop| stop.sigterm_earliest), apps(|stop| stop.sigterm_latest));
-    let latest = latest + plan.map_or(0.0, |(budget, _)| budget.app_stop.as_secs_f64());
-    // The last of the list is stopped first.
-    for mut sidecar in sidecars.into_iter().rev() {
-        sidecar.sigterm_earliest = round(sidecar.sigterm_earliest.max(earliest));
-        sidecar.sigterm_latest = round(sidecar.sigterm_latest.max(latest).min(grace));
-        stops.push(sidecar);
-    }
-    stops
-}
-
-/// The drain ends when nothing is in flight, idle connections have been closed, and nothing new has come for a while.
-fn drained(hold: f64, plan: Option<(&Budget, &Deadlines)>) -> f64 {
-    hold + plan.map_or(0.0, |(budget, _)| budget.close_spread.max(budget.quiet).as_secs_f64())
-}
-
-fn held(place: Place<'_>, has_ebbtide: bool) -> (Held, String) {
-    let Some(hook) = hook::of(place.container) else { return (Held::Not, "none".to_owned()) };
-    if hook::is_app_stop(hook) {
-        return match has_ebbtide {
-            true => (Held::UntilDrained, "waits for ebbtide's drain".to_owned()),
-            false => (Held::Not, "calls ebbtide, which is not there".to_owned()),
-        };
-    }
-    if let Some(length) = hook::sleep(hook) {
-        return (Held::For(length), format!("sleeps {} s", round(length.as_secs_f64())));
-    }
-    let command = hook.exec.as_ref().and_then(|exec| exec.command.as_deref()).unwrap_or_default();
-    if is_ebbtide(place.container) && command.last().is_some_and(|word| word == "drain") {
-        return (Held::Not, "tells ebbtide that the pod terminates, returns at once".to_owned());
-    }
-    (Held::Unknown, if command.is_empty() { "calls over the network".to_owned() } else { "runs a command".to_owned() })
-}
-
-fn opening(stops: &[Stop]) -> String {
-    let hooks: Vec<_> = stops.iter().filter(|stop| stop.hook != "none").map(|stop| stop.name.as_str()).collect();
-    match hooks.is_empty() {
-        true => "pod deleted: no preStop hook. The cluster begins to take the pod out of its Services".to_owned(),
-        false => format!(
-            "pod deleted: preStop of {} at once. The cluster begins to take the pod out of its Services",
-            hooks.join(", "),
+        Course::Restart(..) | Course::Refused => return Vec::new(),
+    };
+    let Drain { config, budget, deadlines, .. } = &**drain;
+    let at = |tick: Tick| tick.since_start().as_secs_f64();
+    let in_words = |tick: Tick| round(at(tick));
+    let hold = match budget.hold {
+        Hold::Adaptive { quiet, .. } => format!(
+            "HOLDING until nothing new has come for {} s, not before {} s, at the latest {} s: new work is taken as ever",
+            round(quiet.as_secs_f64()),
+            in_words(deadlines.hold_min),
+            in_words(deadlines.hold_end),
         ),
-    }
-}
-
-fn of_ebbtide(phases: &Phases, budget: &Budget, config: &Config) -> Vec<Event> {
+        Hold::Fixed(_) => "HOLDING: new work is taken as ever".to_owned(),
+    };
+    let notice =
+        format!("tells clients to go: Connection: close, GOAWAY, spread until {} s", in_words(deadlines.notice.end));
     let ready = match config.drain.readiness_fails {
-        ReadinessFails::T0 => 0.0,
-        ReadinessFails::Notice => phases.notice,
-        ReadinessFails::Drain => phases.hold_end,
+        ReadinessFails::T0 => Tick::default(),
+        ReadinessFails::Notice => deadlines.notice.start,
+        ReadinessFails::Drain => deadlines.hold_end,
     };
-    let hold = if phases.hold_min < phases.hold_end {
-        format!(
-            "HOLDING until {} s after quiet, at the latest {} s: new work is taken as ever",
-            phases.hold_min, phases.hold_end
-        )
-    } else {
-        "HOLDING: new work is taken as ever".to_owned()
+    let mut closes = vec!["idle connections"];
+    let mut own = Vec::new();
+    for (what, after) in [("WebSocket sessions", budget.websocket_after), ("event streams", budget.sse_after)] {
+        match after.map(|after| budget.own_window(after, Tick::default())) {
+            Some(window) => {
+                own.push((at(window.start), format!("ends {what}, spread until {} s", in_words(window.end))));
+            }
+            None => closes.push(what),
+        }
+    }
+    let draining = format!(
+        "DRAINING: waits for what is in flight; closes {} over {} s",
+        closes.join(", "),
+        round(budget.close_spread.as_secs_f64())
+    );
+    let has_outbound = config.listeners.iter().any(|listener| listener.direction == Direction::Outbound);
+    let end = match config.mode {
+        Mode::Plain if !has_outbound => "the apps' hooks are released, ebbtide exits",
+        Mode::Plain | Mode::Sidecar => "LINGERING: the apps' hooks are released, outbound connections stay",
     };
-    vec![
-        event(0.0, NAME, hold),
-        event(
-            phases.notice,
-            NAME,
-            format!("tells clients to go: Connection: close, GOAWAY, spread until {} s", phases.hold_min),
-        ),
-        event(ready, NAME, "/readyz turns to 503".to_owned()),
-        event(
-            phases.hold_end,
-            NAME,
-            format!(
-                "DRAINING: waits for what is in flight; closes idle connections, WebSocket sessions and event streams over {} s",
-                round(budget.close_spread.as_secs_f64()),
-            ),
-        ),
-        event(phases.drain_deadline, NAME, "CLOSING: what is still in flight is ended by force".to_owned()),
-        event(
-            phases.hooks_released,
-            NAME,
-            "LINGERING: the apps' hooks are released, outbound connections stay".to_owned(),
-        ),
-    ]
+    let mut events = vec![
+        (0.0, hold),
+        (at(deadlines.notice.start), notice),
+        (at(ready), "/readyz turns to 503".to_owned()),
+        (at(deadlines.hold_end), draining),
+        (at(deadlines.drain_deadline), "CLOSING: what is still in flight is ended by force".to_owned()),
+        (at(deadlines.close_deadline), end.to_owned()),
+    ];
+    events.extend(own);
+    events
 }
 
-fn sigterm(stop: &Stop, phases: Option<&Phases>, app_stop: Duration, grace: Duration) -> String {
-    let early = match stop.sigterm_earliest < stop.sigterm_latest {
+fn sigterm(stop: &Stop, drain: Option<&Drain>, before: &[&str], grace: f64) -> String {
+    let early = stop.sigterm_earliest < stop.sigterm_latest;
+    if stop.role != Role::App && stop.sigterm_earliest >= grace {
+        return format!("SIGTERM; the grace period is used up, SIGKILL in {LAST} s");
+    }
+    if stop.role != Role::App {
+        let then = if early { format!(", {} s at the earliest", stop.sigterm_earliest) } else { String::new() };
+        let last = if stop.sigterm_latest < grace { format!(", {grace} s at the latest") } else { String::new() };
+        let others: String = before.iter().map(|name| format!(" and {name}")).collect();
+        return format!("SIGTERM as soon as the apps{others} have exited{then}{last}");
+    }
+    let early = match early {
         true => format!(" at the latest, {} s at the earliest", stop.sigterm_earliest),
         false => String::new(),
     };
-    match (stop.role, phases) {
-        (Role::App, Some(_)) if stop.sigterm_latest > 0.0 => {
-            format!("SIGTERM{early}; {} s are kept for it to stop", round(app_stop.as_secs_f64()))
+    match drain {
+        _ if stop.sigterm_latest >= grace => {
+            format!("SIGTERM{early}; the grace period is used up, SIGKILL in {LAST} s")
         }
-        (Role::App, _) => {
-            let left = (grace.as_secs_f64() - stop.sigterm_latest).max(0.0);
+        Some(drain) if stop.sigterm_latest > 0.0 && drain.app_stop() > 0.0 => {
+            format!("SIGTERM{early}; {} s are kept for it to stop", round(drain.app_stop()))
+        }
+        _ => {
+            let left = grace - stop.sigterm_latest;
             format!("SIGTERM{early}; {} s are left for requests in flight and to stop", round(left))
-        }
-        (Role::Sidecar | Role::Ebbtide, _) => {
-            format!("SIGTERM as soon as the apps have exited{}", early.replace(" at the latest", ""))
         }
     }
 }
@@ -330,7 +262,26 @@ fn round(seconds: f64) -> f64 {
     (seconds * 100.0).round() / 100.0
 }
 
-const NAME: &str = "ebbtide";
+/// `10s` as `10 s`, as everything else here is written.
+fn spaced(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut spaced = String::new();
+    for (at, char) in chars.iter().enumerate() {
+        let is_unit = *char == 's'
+            && at.checked_sub(1).is_some_and(|before| chars[before].is_ascii_digit())
+            && chars.get(at + 1).is_none_or(|next| !next.is_alphanumeric());
+        if is_unit {
+            spaced.push(' ');
+        }
+        spaced.push(*char);
+    }
+    spaced
+}
+
+const KUBELET: &str = "kubelet";
+
+/// Seconds that a container has between SIGTERM and SIGKILL, however little is left.
+const LAST: f64 = 2.0;
 
 #[cfg(test)]
 mod tests;

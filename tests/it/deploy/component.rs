@@ -157,7 +157,10 @@ fn the_examples_can_be_built() {
 /// Fields that this kind does not have: the API server would drop them, or refuse the object.
 fn unknown_fields<T: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    let read: Result<T, _> = serde_ignored::deserialize(object, |path| unknown.push(path.to_string()));
+    let mut note = |path: serde_ignored::Path<'_>| unknown.push(path.to_string());
+    // One type of closure for all, or each of them would compile all the types once more.
+    let note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut note;
+    let read: Result<T, _> = serde_ignored::deserialize(object, note);
     read.err().map(|error| error.to_string()).into_iter().chain(unknown).collect()
 }
 
