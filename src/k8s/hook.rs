@@ -5,6 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use super::shell::{self, End};
+
 /// A container's preStop hook; one without an action is none.
 #[must_use]
 pub fn of(container: &Container) -> Option<&LifecycleHandler> {
@@ -28,7 +30,11 @@ pub fn sleep(hook: &LifecycleHandler) -> Option<Duration> {
         }
         words => words.to_vec(),
     };
-    let words = match words.as_slice() {
+    sleep_of(&words)
+}
+
+fn sleep_of(words: &[&str]) -> Option<Duration> {
+    let words = match words {
         ["exec", rest @ ..] => rest,
         words => words,
     };
@@ -36,6 +42,41 @@ pub fn sleep(hook: &LifecycleHandler) -> Option<Duration> {
         [program, length] if base_name(program) == "sleep" => seconds(length),
         _ => None,
     }
+}
+
+/// How long a hook takes at least, by the sleeps of known length in it, whatever else it does:
+/// `sh -c "sleep 20; nginx -s quit; sleep 5"`.
+#[must_use]
+pub fn at_least(hook: &LifecycleHandler) -> Duration {
+    if let Some(only) = sleep(hook) {
+        return only;
+    }
+    let words: Vec<&str> =
+        hook.exec.iter().flat_map(|exec| exec.command.iter().flatten()).map(String::as_str).collect();
+    let words = match words.as_slice() {
+        [busybox, rest @ ..] if base_name(busybox) == "busybox" => rest,
+        words => words,
+    };
+    let Some((_, script)) = shell::script(words) else {
+        return sleep_of(words).unwrap_or_default();
+    };
+    let mut sum = Duration::ZERO;
+    for command in shell::commands(script) {
+        let words: Vec<&str> = command.text.split_whitespace().collect();
+        // What stands behind another kind of command need not be run.
+        let goes_on = match words.as_slice() {
+            ["exit" | "return" | "exec" | "if" | "for" | "while" | "until" | "case" | "{", ..] => false,
+            [first, ..] => !first.starts_with('('),
+            [] => true,
+        };
+        if matches!(command.end, End::Then | End::And | End::Or) {
+            sum = sum.saturating_add(sleep_of(&words).unwrap_or_default());
+        }
+        if !goes_on || !matches!(command.end, End::Then | End::And) {
+            break;
+        }
+    }
+    sum
 }
 
 /// Whether a hook is ebbtide's blocking one.

@@ -8,6 +8,7 @@ mod diff;
 mod edit;
 pub mod object;
 pub mod workload;
+pub mod shell;
 pub mod hook;
 pub mod mesh;
 pub mod check;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::k8s::check::{Input, Report, Rule, Severity, facts};
 use crate::k8s::hook;
+use crate::k8s::shell::{self, Command, End};
 use crate::k8s::workload::{Place, Workload, image_name};
 
 pub(super) static EB005: Rule = Rule {
@@ -23,22 +24,17 @@ fn nobody_passes(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in input.workloads.iter().filter(|workload| !facts::is_job(workload)) {
         for place in workload.apps() {
             let Some(command) = facts::command(place.container) else { continue };
-            let path = workload.in_container(place, "/command");
-            match command.as_slice() {
-                [manager, verb, ..] if runs_scripts(manager, verb) => {
-                    let message = format!(
-                        "container {} starts its app by `{}`, which is then the process that gets SIGTERM",
-                        place.container.name,
-                        command.join(" "),
-                    );
-                    report.add(workload, &path, message);
-                }
-                [shell, rest @ ..] if hook::is_shell(shell) => {
-                    if let Some((index, script)) = script(rest) {
-                        look_at_script(workload, place, shell, index + 1, script, report);
-                    }
-                }
-                _ => {}
+            if let [manager, verb, ..] = command.as_slice()
+                && runs_scripts(manager, verb)
+            {
+                let message = format!(
+                    "container {} starts its app by `{}`, which is then the process that gets SIGTERM",
+                    place.container.name,
+                    command.join(" "),
+                );
+                report.add(workload, &workload.in_container(place, "/command"), message);
+            } else if let Some((index, script)) = shell::script(&command) {
+                look_at_script(workload, place, command[0], index, script, report);
             }
         }
     }
@@ -52,10 +48,14 @@ fn look_at_script(
     script: &str,
     report: &mut Report<'_>,
 ) {
-    let Some(last) = left_to_shell(script) else { return };
+    let commands = shell::commands(script);
+    if is_handed_over(&commands) {
+        return;
+    }
+    let app = app_of_chain(script, &commands);
     let name = &place.container.name;
     let shell = hook::base_name(shell);
-    let what = if is_simple(last) { format!("`{last}`") } else { "its script".to_owned() };
+    let what = app.map_or_else(|| "its script".to_owned(), |app| format!("`{}`", app.text));
     let message = if workload.spec.share_process_namespace == Some(true) {
         format!(
             "container {name} runs {what} under {shell}, which ends at SIGTERM and takes the app with it by SIGKILL (shareProcessNamespace)"
@@ -72,9 +72,8 @@ fn look_at_script(
     };
     let path = workload.in_container(place, &path);
     let finding = report.add(workload, &path, message);
-    if is_simple(last) {
-        let at = script.rfind(last).unwrap_or_default();
-        let better = format!("{}exec {}", &script[..at], &script[at..]);
+    if let Some(app) = app {
+        let better = format!("{}exec {}", &script[..app.at], &script[app.at..]);
         finding.fix(workload.object, |object| {
             if let Some(text) = object.pointer_mut(&path) {
                 *text = better.into();
@@ -90,43 +89,54 @@ fn runs_scripts(manager: &str, verb: &str) -> bool {
         && (name == "npx" || matches!(verb, "run" | "start" | "run-script" | "serve" | "exec"))
 }
 
-/// The script behind a shell's `-c`, and its index.
-fn script<'a>(arguments: &[&'a str]) -> Option<(usize, &'a str)> {
-    let is_flag = |argument: &&str| {
-        let letters = argument.strip_prefix('-').unwrap_or_default();
-        letters.contains('c') && letters.chars().all(|c| c.is_ascii_lowercase())
+/// Whether a shell hands itself over, cares for signals, or has one command only, which every current shell execs.
+fn is_handed_over(commands: &[Command<'_>]) -> bool {
+    let cares = |command: &Command<'_>| match command.program() {
+        // With redirections alone the shell stays.
+        "exec" => {
+            let next = command.text.split_whitespace().skip_while(|word| *word != "exec").nth(1);
+            next.is_some_and(|word| !word.contains(['>', '<']))
+        }
+        "trap" | "tini" | "dumb-init" | "catatonit" | "s6-svscan" => true,
+        _ => false,
     };
-    let index = arguments.iter().position(is_flag)? + 1;
-    Some((index, arguments.get(index)?))
+    // `set -e` and the like run nothing.
+    let is_option = |command: &&Command<'_>| command.program() == "set" && matches!(command.end, End::Then | End::And);
+    let run = commands.iter().skip_while(is_option).count();
+    run <= 1 || commands.iter().any(cares)
 }
 
-/// The last command of a script that the shell runs as its child; `None` if it hands itself over, cares for signals,
-/// or has one command only, which every current shell execs.
-fn left_to_shell(script: &str) -> Option<&str> {
-    let mut words = script.split(|c: char| c.is_whitespace() || matches!(c, ';' | '(' | '&' | '|'));
-    let cares = |word: &str| {
-        matches!(hook::base_name(word), "exec" | "trap" | "tini" | "dumb-init" | "catatonit" | "s6-svscan")
-    };
-    if words.any(cares) {
+/// The last command, if `exec` before it, and nothing else, is what is missing: all before it is over by then, and it is
+/// a program.
+fn app_of_chain<'s>(script: &str, commands: &[Command<'s>]) -> Option<Command<'s>> {
+    let is_chain = commands.iter().all(|command| matches!(command.end, End::Then | End::And));
+    if !is_chain || script.contains(['|', '>', '<', '\\', '\'', '"', '`', '#', '(', ')', '{', '}', '[', '!']) {
         return None;
     }
-    let script = script.trim().trim_end_matches(';').trim_end();
-    let mut commands = script.split(['\n', ';', '&', '|']).map(str::trim);
-    let mut commands = commands.by_ref().filter(|command| !command.is_empty() && !command.starts_with('#'));
-    let first = commands.next()?;
+    if commands.iter().any(|command| first_word(command).is_none_or(|word| KEYWORDS.contains(&word))) {
+        return None;
+    }
     let last = commands.last()?;
-    // `set -e` and the like run nothing.
-    let rest_is_nothing =
-        first.starts_with("set ") && !script.contains(['&', '|']) && script.matches(['\n', ';']).count() == 1;
-    if rest_is_nothing { None } else { Some(last) }
+    first_word(last).filter(|word| !word.contains('=') && !BUILTINS.contains(word))?;
+    Some(*last)
 }
 
-/// Whether `exec` before it, and nothing else, is what is missing.
-fn is_simple(command: &str) -> bool {
-    let first = command.split_whitespace().next().unwrap_or_default();
-    let is_word = !first.contains('=') && !matches!(first, "done" | "fi" | "esac" | "wait" | "}" | "cd" | "export");
-    is_word && !command.contains(['(', ')', '{', '}', '`', '"', '\'', '<', '>'])
+fn first_word<'s>(command: &Command<'s>) -> Option<&'s str> {
+    command.text.split_whitespace().next()
 }
+
+/// With which more begins or ends than one command.
+const KEYWORDS: &[&str] = &[
+    "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "select", "function",
+    "time", "coproc",
+];
+
+/// What a shell does itself, and programs that are no app.
+const BUILTINS: &[&str] = &[
+    ".", ":", "alias", "break", "cd", "command", "continue", "echo", "eval", "exit", "export", "false", "fg", "kill",
+    "let", "local", "printf", "pwd", "read", "readonly", "return", "set", "shift", "sleep", "source", "tail", "test",
+    "trap", "true", "ulimit", "umask", "unset", "wait",
+];
 
 pub(super) static EB008: Rule = Rule {
     id: "EB008",

@@ -190,3 +190,45 @@ fn a_configuration_from_elsewhere_is_not_guessed() {
     let found = found(&faulty, None);
     assert!(found.iter().any(|one| one.rule.id == "EB041" && one.severity == Severity::Error), "{:?}", told(&found));
 }
+
+/// A script that is changed must do what it did; where that is not certain nothing is proposed.
+#[test]
+fn a_script_gets_exec_only_where_nothing_else_is_missing() {
+    let silent = None;
+    let unmended = Some(None);
+    for (script, expected) in [
+        ("server > log 2>&1", silent),
+        ("server 2>&1", silent),
+        ("set -e; server", silent),
+        ("setup && exec server", silent),
+        ("if ok; then exec server; fi", silent),
+        ("trap 'kill $!' TERM; server & wait", silent),
+        ("setup && server --port 1", Some(Some("setup && exec server --port 1"))),
+        ("setup\nserver\n", Some(Some("setup\nexec server\n"))),
+        ("server; sleep 5", unmended),
+        ("server || echo failed", unmended),
+        ("setup; server &", unmended),
+        ("x && start.sh | tee log", unmended),
+        ("server; exit 0", unmended),
+        ("setup && server > log 2>&1", unmended),
+        ("setup; server 'a b'", unmended),
+        ("setup; server --a \\\n  --b", unmended),
+        ("setup; server # exec it", unmended),
+        ("exec > log 2>&1; setup; server --x", unmended),
+        ("A=1 setup; A=2 server", unmended),
+        ("while true; do server; done", unmended),
+        ("kubectl exec web -- setup; server", Some(Some("kubectl exec web -- setup; exec server"))),
+    ] {
+        let pod = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "a", "image": "i", "command": ["sh", "-c", script]}]}});
+        let found = found(&pod.to_string(), None);
+        let finding = found.iter().find(|one| one.rule.id == "EB005");
+        let patched = finding.map(|one| {
+            let mut mended = pod.clone();
+            json_patch::patch(&mut mended, &one.fix).unwrap();
+            let text = mended.pointer("/spec/containers/0/command/2").unwrap().as_str().unwrap().to_owned();
+            (!one.fix.is_empty()).then_some(text)
+        });
+        assert_eq!(patched, expected.map(|text: Option<&str>| text.map(str::to_owned)), "{script:?}");
+    }
+}
