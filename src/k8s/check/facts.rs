@@ -20,7 +20,8 @@ pub(super) fn is_job(workload: &Workload<'_>) -> bool {
 }
 
 /// The app's container that takes requests; `None` if nothing says that there is one. With a Service among the
-/// manifests that is the first container with a port, without one it must have a readiness probe too.
+/// manifests that is the container to whose port it sends, or else the first with a port; without one it must have a
+/// readiness probe too.
 pub(super) fn front<'w>(input: &Input<'_>, workload: &'w Workload<'_>) -> Option<Place<'w>> {
     if is_job(workload) {
         return None;
@@ -28,13 +29,28 @@ pub(super) fn front<'w>(input: &Input<'_>, workload: &'w Workload<'_>) -> Option
     let serves =
         |place: &Place<'_>| place.container.ports.iter().flatten().any(|port| !is_metrics(port.name.as_deref()));
     let is_agent = |service: &Service| workload.object.kind == "DaemonSet" && is_headless(service);
-    let is_selected = input.services_of(workload).any(|(_, service)| !is_for_metrics(service) && !is_agent(service));
+    let mut services = input
+        .services_of(workload)
+        .filter(|(_, service)| !is_for_metrics(service) && !is_agent(service))
+        .map(|(_, service)| service)
+        .peekable();
     let mut serving = workload.apps().filter(serves);
-    if is_selected {
-        serving.next().or_else(|| workload.apps().next())
-    } else {
-        serving.find(|place| place.container.readiness_probe.is_some())
+    if services.peek().is_none() {
+        return serving.find(|place| place.container.readiness_probe.is_some());
     }
+    let mut targets = services
+        .flat_map(|service| service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()))
+        .filter(|port| !is_metrics(port.name.as_deref()))
+        .map(|port| port.target_port.clone().unwrap_or(IntOrString::Int(port.port)));
+    let meant = targets.find_map(|target| workload.apps().find(|place| has_port(place.container, &target)));
+    meant.or_else(|| serving.next()).or_else(|| workload.apps().next())
+}
+
+fn has_port(container: &Container, wanted: &IntOrString) -> bool {
+    container.ports.iter().flatten().any(|port| match wanted {
+        IntOrString::Int(number) => port.container_port == *number,
+        IntOrString::String(name) => port.name.as_ref() == Some(name) || port.container_port.to_string() == *name,
+    })
 }
 
 /// In front of a DaemonSet: a list of agents for somebody who asks each of them.
@@ -105,9 +121,10 @@ pub(super) fn ebbtide<'w>(workload: &'w Workload<'_>) -> Option<(Place<'w>, Conf
     Some((place, config))
 }
 
-/// How the grace period of the pod would be divided.
+/// How the grace period would be divided: what ebbtide is told, but for what the pod does not have.
 pub(super) fn divided(workload: &Workload<'_>, mode: Mode, drain: &DrainConfig) -> budget::Budget {
-    budget::divide(mode, &DrainConfig { grace_period: workload.grace(), ..drain.clone() })
+    let grace_period = workload.grace().min(drain.grace_period);
+    budget::divide(mode, &DrainConfig { grace_period, ..drain.clone() })
 }
 
 /// How long the pod goes on after its deletion as if nothing had happened, and what makes it do so.

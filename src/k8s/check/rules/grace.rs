@@ -24,7 +24,7 @@ pub(super) static EB001: Rule = Rule {
 fn hook_not_shorter(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in &input.workloads {
         let grace = workload.grace();
-        let sleep = |place: &crate::k8s::workload::Place<'_>| hook::of(place.container).and_then(hook::sleep);
+        let sleep = |place: &crate::k8s::workload::Place<'_>| hook::of(place.container).map(hook::at_least);
         let longest = workload.containers().filter_map(|place| sleep(&place)).max().unwrap_or_default();
         for place in workload.containers() {
             let Some(sleep) = sleep(&place).filter(|sleep| *sleep >= grace) else { continue };
@@ -65,15 +65,32 @@ fn parts_exceed(input: &Input<'_>, report: &mut Report<'_>) {
         let sum = budget::longest(drain.hold) + budget::MIN_DRAIN + drain.close + app_stop + drain.margin;
         let needed = u64::try_from(sum.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
         let severity = if shrunk.user_set { Severity::Error } else { Severity::Warning };
+        let grace = workload.grace();
+        let (is_told_less, mut message) = (drain.grace_period < grace, shrunk.message);
+        if is_told_less {
+            message.push_str(&format!("; the pod has {} s, which ebbtide is not told", grace.as_secs()));
+        }
         let path = match workload.spec.termination_grace_period_seconds {
-            Some(_) => workload.in_spec("/terminationGracePeriodSeconds"),
-            None => workload.in_container(place, "/name"),
+            Some(_) if !is_told_less => workload.in_spec("/terminationGracePeriodSeconds"),
+            _ => workload.in_container(place, "/name"),
         };
-        report.add(workload, &path, shrunk.message).severity(severity).fix(workload.object, |object| {
+        let finding = report.add(workload, &path, message).severity(severity);
+        let mut words = place.container.command.iter().chain(&place.container.args).flatten();
+        if words.any(|word| word.starts_with("--grace-period")) {
+            // It would beat the variable.
+            continue;
+        }
+        let needed = needed.max(grace.as_secs());
+        finding.fix(workload.object, |object| {
             facts::set(workload, object, GRACE, needed);
-            let variables = object.pointer_mut(&workload.in_container(place, "/env")).and_then(Value::as_array_mut);
-            for variable in variables.into_iter().flatten().filter(|variable| variable["name"] == PASSED_ON) {
-                variable["value"] = json!(format!("{needed}s"));
+            let Some(container) = object.pointer_mut(&workload.in_container(place, "")) else { return };
+            let told = json!({"name": PASSED_ON, "value": format!("{needed}s")});
+            match container.get_mut("env").and_then(Value::as_array_mut) {
+                Some(variables) => match variables.iter_mut().rfind(|variable| variable["name"] == PASSED_ON) {
+                    Some(variable) => *variable = told,
+                    None => variables.push(told),
+                },
+                None => container["env"] = json!([told]),
             }
         });
     }
