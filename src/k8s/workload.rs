@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 
 use super::document::{Document, Fault};
+use super::hook;
 use super::object::{Object, is_native};
 use crate::config::{self, ConfigError, Environment, Loaded};
 
@@ -199,9 +200,13 @@ pub struct Settings {
 /// See [`configuration`], and what it leaves out.
 #[must_use]
 pub fn settings(container: &Container) -> Settings {
-    let (flags, has_file, refused) = match flags(&arguments(container).unwrap_or_default()) {
-        Ok((flags, has_file)) => (flags, has_file, None),
-        Err(message) => (Vec::new(), false, Some(message)),
+    let (flags, has_file, refused) = match command_line(container) {
+        CommandLine::Run(words) => match flags(&words) {
+            Ok((flags, has_file)) => (flags, has_file, None),
+            Err(message) => (Vec::new(), false, Some(format!("{} ({message})", words.join(" ")))),
+        },
+        CommandLine::Faulty(text) => (Vec::new(), false, Some(text)),
+        CommandLine::Other => (Vec::new(), false, None),
     };
     let variables = variables(container);
     let is_hidden = |name: &str| name.starts_with("EBBTIDE_") && name != "EBBTIDE_ADMIN_TOKEN";
@@ -221,15 +226,54 @@ pub fn settings(container: &Container) -> Settings {
     Settings { loaded: config::load(None, &environment(container), &flags), unseen, refused }
 }
 
-/// What stands behind `run`; `None` for another command.
+/// Whether a container runs ebbtide as the proxy, and not as `ebbtide config check` and the like.
 #[must_use]
-pub fn arguments(container: &Container) -> Option<Vec<String>> {
-    let command = container.command.iter().flatten().skip(1);
-    let mut words = command.chain(container.args.iter().flatten()).cloned();
-    match words.next().as_deref() {
-        None | Some("run") => Some(words.collect()),
-        Some(_) => None,
+pub fn is_proxy(container: &Container) -> bool {
+    !matches!(command_line(container), CommandLine::Other)
+}
+
+/// The command line of a container that runs ebbtide, without the program.
+enum CommandLine {
+    /// What stands behind `run`.
+    Run(Vec<String>),
+    /// `ebbtide drain`, or another program that is no way to start the proxy.
+    Other,
+    /// Nothing that ebbtide would take.
+    Faulty(String),
+}
+
+fn command_line(container: &Container) -> CommandLine {
+    let command: Vec<String> = container.command.clone().unwrap_or_default();
+    let mut words: Vec<String> = command.iter().chain(container.args.iter().flatten()).cloned().collect();
+    if let Some(program) = command.first() {
+        let is_shell = hook::is_shell(program);
+        if is_shell || hook::base_name(program) != "ebbtide" {
+            let text = words.join(" ");
+            let behind = text.split_once("ebbtide ").and_then(|(_, rest)| rest.split_whitespace().next());
+            return match words.get(1).map(String::as_str) {
+                Some("run") => CommandLine::Run(words.split_off(2)),
+                _ if is_shell && behind.is_some_and(|word| !is_other(word)) => CommandLine::Faulty(text),
+                _ => CommandLine::Other,
+            };
+        }
+        words.remove(0);
+        if words.is_empty() {
+            // With a command of its own the container has none of the image's arguments.
+            return CommandLine::Faulty("(none, not even run)".to_owned());
+        }
     }
+    match words.first().map(String::as_str) {
+        None => CommandLine::Run(words),
+        Some("run") if words.iter().any(|word| word.starts_with('-') && is_other(word)) => CommandLine::Other,
+        Some("run") => CommandLine::Run(words.split_off(1)),
+        Some(word) if is_other(word) => CommandLine::Other,
+        Some(_) => CommandLine::Faulty(words.join(" ")),
+    }
+}
+
+/// Whether a word of the command line makes ebbtide do something else than being the proxy.
+fn is_other(word: &str) -> bool {
+    COMMANDS.contains(&word)
 }
 
 /// Flags as the command line reads them, and whether they name a file.
@@ -277,3 +321,21 @@ const DEFAULT_GRACE: i64 = 30;
 pub(super) const SOME_ADDRESS: &str = "192.0.2.1";
 /// Of RFC 3849, where it is written in brackets.
 pub(super) const SOME_IPV6: &str = "2001:db8::1";
+
+/// What ebbtide does besides `run`, and the flags by which it only says something.
+const COMMANDS: &[&str] = &[
+    "config",
+    "drain",
+    "status",
+    "demo",
+    "demo-app",
+    "check",
+    "inject",
+    "budget",
+    "help",
+    "version",
+    "--help",
+    "-h",
+    "--version",
+    "-V",
+];

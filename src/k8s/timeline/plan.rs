@@ -61,7 +61,7 @@ pub(super) fn plan<'w>(
 /// The one that runs beside the app; an ordinary one only if there is no other.
 fn find<'w>(workload: &'w Workload<'_>, warnings: &mut Vec<String>) -> Option<Place<'w>> {
     let all = || workload.containers().filter(|place| is_ebbtide(place.container));
-    let runs = || all().filter(|place| workload::arguments(place.container).is_some());
+    let runs = || all().filter(|place| workload::is_proxy(place.container));
     let found = runs().find(Place::is_native_sidecar).or_else(|| workload.ordinary().find(|place| is_run(*place)));
     if let (None, Some(other)) = (found, all().next()) {
         let why = match runs().next() {
@@ -74,7 +74,7 @@ fn find<'w>(workload: &'w Workload<'_>, warnings: &mut Vec<String>) -> Option<Pl
 }
 
 fn is_run(place: Place<'_>) -> bool {
-    is_ebbtide(place.container) && workload::arguments(place.container).is_some()
+    is_ebbtide(place.container) && workload::is_proxy(place.container)
 }
 
 /// What it runs with; where parts of it are not seen, with defaults in their place.

@@ -1,9 +1,11 @@
 //! Rules about ebbtide's configuration in a pod.
 
+use serde_json::{Value, json};
+
 use super::front::{self, Front};
 use crate::config::{Mode, Origin};
 use crate::k8s::check::{Input, Report, Rule, Severity};
-use crate::k8s::workload::{List, SOME_ADDRESS, SOME_IPV6};
+use crate::k8s::workload::{List, SOME_ADDRESS, SOME_IPV6, Workload};
 
 pub(super) static EB039: Rule = Rule {
     id: "EB039",
@@ -101,6 +103,13 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in &input.workloads {
         let Some(front) = front::of(workload) else { continue };
         let name = &front.place.container.name;
+        if let Some(text) = &front.refused {
+            let container = front.place.container;
+            let field = if container.args.as_ref().is_some_and(|args| !args.is_empty()) { "/args" } else { "/command" };
+            let message = format!("{name}: ebbtide does not take these arguments: {text}");
+            report.add(workload, &workload.in_container(front.place, field), message);
+        }
+        unset(workload, &front, report);
         match &front.loaded {
             Ok(loaded) if front.whole => {
                 for warning in &loaded.warnings {
@@ -117,6 +126,49 @@ fn configuration(input: &Input<'_>, report: &mut Report<'_>) {
             }
         }
     }
+}
+
+/// Settings that refer to a variable which the kubelet does not know at that place.
+fn unset(workload: &Workload<'_>, front: &Front<'_>, report: &mut Report<'_>) {
+    let container = front.place.container;
+    let variables = container.env.as_deref().unwrap_or_default();
+    if container.env_from.as_ref().is_some_and(|from| !from.is_empty()) {
+        return;
+    }
+    for (index, variable) in variables.iter().enumerate().filter(|(_, one)| one.name.starts_with("EBBTIDE_")) {
+        let text = variable.value.as_deref().unwrap_or_default();
+        let is_set = |name: &str| variables[..index].iter().any(|before| before.name == name) || is_of_service(name);
+        let Some(missing) = references(text).find(|name| !is_set(name)) else { continue };
+        let is_later = variables[index..].iter().any(|later| later.name == missing);
+        let when = if is_later { "is set only behind it" } else { "is not set" };
+        let message = format!(
+            "{}: {} refers to $({missing}), which {when}: the kubelet leaves the text as it is, and ebbtide does not take it",
+            container.name, variable.name,
+        );
+        let path = workload.in_container(front.place, &format!("/env/{index}"));
+        let finding = report.add(workload, &path, message);
+        if missing != "POD_IP" {
+            continue;
+        }
+        finding.fix(workload.object, |object| {
+            let env = workload.in_container(front.place, "/env");
+            let Some(env) = object.pointer_mut(&env).and_then(Value::as_array_mut) else { return };
+            let moved = env.iter().position(|one| one["name"] == "POD_IP").map(|at| env.remove(at));
+            let new = || json!({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}});
+            env.insert(0, moved.unwrap_or_else(new));
+        });
+    }
+}
+
+/// The names in `$(NAME)`; `$$(NAME)` is text.
+fn references(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.match_indices("$(").filter(|(at, _)| !text[..*at].ends_with('$'));
+    starts.filter_map(|(at, _)| text[at + 2..].split_once(')').map(|(name, _)| name))
+}
+
+/// The kubelet sets some for each Service.
+fn is_of_service(name: &str) -> bool {
+    ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"].iter().any(|part| name.contains(part))
 }
 
 /// On one line, without the address that stands for the pod's.

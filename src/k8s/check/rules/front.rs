@@ -16,11 +16,13 @@ pub(super) struct Front<'w> {
     pub(super) loaded: Result<Loaded, Vec<ConfigError>>,
     /// Whether all of that stands in the manifest, nothing in a file, a ConfigMap or a Secret.
     pub(super) whole: bool,
+    /// The command line, if ebbtide would not take it.
+    pub(super) refused: Option<String>,
 }
 
 /// The containers of a workload in which ebbtide runs as the proxy, not as `ebbtide config check` and the like.
 pub(super) fn all<'w>(workload: &'w Workload<'_>) -> impl Iterator<Item = Place<'w>> {
-    workload.containers().filter(|place| is_ebbtide(place.container) && workload::arguments(place.container).is_some())
+    workload.containers().filter(|place| is_ebbtide(place.container) && workload::is_proxy(place.container))
 }
 
 /// The first of them that runs beside the app; an ordinary one only if there is no other.
@@ -35,7 +37,7 @@ impl<'w> Front<'w> {
     fn new(place: Place<'w>) -> Self {
         let settings = workload::settings(place.container);
         let whole = settings.unseen.is_none() && settings.refused.is_none();
-        Self { place, loaded: settings.loaded, whole }
+        Self { place, loaded: settings.loaded, whole, refused: settings.refused }
     }
 
     /// If all of it is known and right.
