@@ -12,8 +12,10 @@ use super::{front, select};
 use crate::config;
 use crate::k8s::check::silence;
 use crate::k8s::check::{Input, RETIRED, RULES, Report, Rule, Severity};
+use crate::k8s::hook;
 use crate::k8s::inject::{self, OPTIONS, PREFIX};
 use crate::k8s::object::{Object, escape};
+use crate::k8s::workload::Workload;
 
 pub(super) static EB051: Rule = Rule {
     id: "EB051",
@@ -32,10 +34,12 @@ pub(super) static EB052: Rule = Rule {
     id: "EB052",
     name: "opted-in-without-ebbtide",
     severity: Severity::Warning,
-    summary: "A pod asks for ebbtide and has none.",
+    summary: "A pod asks for ebbtide, or was given it, and has none.",
     why: "A webhook with failurePolicy Ignore lets pods start without ebbtide when it is away, and an injection that nobody \
-          runs does nothing. Such a pod loses requests at its end, and looks like the others.",
-    fix: "Delete the pod so that it is made again, or run ebbtide inject over the manifest.",
+          runs does nothing. Such a pod loses requests at its end, and looks like the others. Where the container was \
+          lost after an injection, what was changed for it is still there and leads nowhere.",
+    fix: "Delete the pod so that it is made again, or run ebbtide inject over the manifest. Where the \
+          container was lost, put it back, and find out who drops it.",
     run: opted_in,
 };
 
@@ -132,6 +136,9 @@ fn opted_in(input: &Input<'_>, report: &mut Report<'_>) {
         .iter()
         .any(|object| object.kind == "MutatingWebhookConfiguration" && object.value.to_string().contains("ebbtide"));
     for workload in &input.workloads {
+        if workload.ebbtide().is_none() && is_lost(workload, has_webhook, report) {
+            continue;
+        }
         let label = workload.labels().find(|(name, _)| *name == INJECT).map(|(_, value)| value);
         let says = |value: Option<&str>| value.is_some_and(|value| value == "true" || value == "enabled");
         let (is_annotated, is_labelled) = (says(workload.annotation(INJECT)), says(label));
@@ -151,6 +158,38 @@ fn opted_in(input: &Input<'_>, report: &mut Report<'_>) {
         };
         report.add(workload, &path, format!("{INJECT} asks for ebbtide, and {what}")).severity(severity);
     }
+}
+
+/// Whether what belongs to ebbtide is still there, and it is not.
+fn is_lost(workload: &Workload<'_>, has_webhook: bool, report: &mut Report<'_>) -> bool {
+    let comes_later = has_webhook && workload.object.value.pointer("/metadata/uid").is_none();
+    let has_port = |port: i32| {
+        let mut ports = workload.ordinary().flat_map(|place| place.container.ports.iter().flatten());
+        ports.any(|one| one.container_port == port)
+    };
+    let orphan = workload.ordinary().find(|place| {
+        let hook = hook::of(place.container).filter(|hook| hook::is_app_stop(hook));
+        let port = hook.and_then(|hook| hook::number(&hook.http_get.as_ref()?.port));
+        port.is_some_and(|port| !has_port(port))
+    });
+    let (path, what) = match orphan {
+        _ if comes_later => return false,
+        Some(place) => (
+            workload.in_container(place, "/lifecycle/preStop/httpGet"),
+            format!("the preStop hook of container {} asks ebbtide", place.container.name),
+        ),
+        None if workload.annotation(INJECTED).is_some() => (
+            format!("{}/metadata/annotations/{}", workload.path, escape(INJECTED)),
+            format!("{INJECTED} says that ebbtide is in"),
+        ),
+        None => return false,
+    };
+    let message = format!(
+        "{what}, and no container is ebbtide: the sidecar is gone, such hooks fail, and Services that send to its ports \
+         reach nobody"
+    );
+    report.add(workload, &path, message).severity(Severity::Error);
+    true
 }
 
 fn annotations(input: &Input<'_>, report: &mut Report<'_>) {
@@ -198,6 +237,9 @@ fn wrong(option: &str, value: &str, is_template: bool, has_template: bool) -> Op
 }
 
 const INJECT: &str = "ebbtide.dev/inject";
+
+/// What an injection leaves.
+const INJECTED: &str = "ebbtide.dev/injected";
 
 /// Seconds; what the API server takes where nothing is said.
 const LONGEST_TIMEOUT: i32 = 10;
