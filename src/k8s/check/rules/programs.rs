@@ -61,13 +61,13 @@ fn lacks_shell(image: &str) -> bool {
     let image = image.split('@').next().unwrap_or_default().to_ascii_lowercase();
     let last = image.rsplit('/').next().unwrap_or_default();
     let (name, tag) = last.split_once(':').unwrap_or((last, ""));
-    if ["debug", "-dev", "busybox", "alpine", "bullseye", "bookworm", "buster", "ubuntu", "debian"]
-        .iter()
-        .any(|part| last.contains(part))
-    {
+    let is_word = |word: &str| image.split(['/', ':', '-', '.', '_']).any(|part| part == word);
+    // `distroless/base-debian12` is named after where its packages come from.
+    let systems = ["alpine", "bullseye", "bookworm", "buster", "ubuntu", "debian"];
+    let has_system = !is_word("distroless") && systems.iter().any(|part| last.contains(part));
+    if has_system || ["debug", "-dev", "busybox"].iter().any(|part| last.contains(part)) {
         return false;
     }
-    let is_word = |word: &str| image.split(['/', ':', '-', '.', '_']).any(|part| part == word);
     let is_chainguard = image.starts_with("cgr.dev/chainguard/") && !matches!(name, "wolfi-base" | "bash");
     // Their makers build them on distroless or scratch.
     let is_known = matches!(name, "cloud-sql-proxy" | "fluent-bit" | "coredns" | "opentelemetry-collector" | "pause")
