@@ -1,5 +1,6 @@
 //! What the rules look at.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -7,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
 use crate::k8s::document::{Document, Fault};
-use crate::k8s::object::{Object, decode};
+use crate::k8s::object::{Object, decode, same_namespace};
 use crate::k8s::workload::Workload;
 
 /// Everything that was given to one call.
@@ -21,6 +22,8 @@ pub struct Input<'a> {
     pub workloads: Vec<Workload<'a>>,
     /// The Services.
     pub services: Vec<(&'a Object, Service)>,
+    /// Which of the Services send to which of the workloads.
+    selected: Selected,
     /// What the caller says of the cluster.
     pub options: &'a Options,
 }
@@ -66,15 +69,23 @@ impl<'a> Input<'a> {
                 services.push((object, typed(object, documents)?));
             }
         }
-        Ok(Self { documents, objects, workloads, services, options })
+        let selected = Selected::new(&workloads, &services);
+        Ok(Self { documents, objects, workloads, services, selected, options })
     }
 
     /// The Services that send to a workload's pods.
-    pub fn services_of<'s>(&'s self, workload: &'s Workload<'_>) -> impl Iterator<Item = &'s (&'a Object, Service)> {
-        self.services.iter().filter(|(object, service)| {
-            let selector = service.spec.iter().filter_map(|spec| spec.selector.as_ref()).flatten();
-            object.namespace == workload.object.namespace && workload.is_selected(selector)
-        })
+    pub fn services_of<'s>(
+        &'s self,
+        workload: &Workload<'_>,
+    ) -> impl Iterator<Item = &'s (&'a Object, Service)> + use<'s, 'a> {
+        let indices = self.selected.services.get(&key(workload.object));
+        indices.into_iter().flatten().filter_map(|index| self.services.get(*index))
+    }
+
+    /// The workloads to whose pods a Service sends.
+    pub fn workloads_of<'s>(&'s self, service: &Object) -> impl Iterator<Item = &'s Workload<'a>> + use<'s, 'a> {
+        let indices = self.selected.workloads.get(&key(service));
+        indices.into_iter().flatten().filter_map(|index| self.workloads.get(*index))
     }
 
     /// The objects of a kind, as types. What does not fit the type is left out: it is no business of these rules.
@@ -85,13 +96,57 @@ impl<'a> Input<'a> {
     }
 }
 
+/// An object's document and its place there.
+type Key = (usize, String);
+
+fn key(object: &Object) -> Key {
+    (object.document, object.pointer.clone())
+}
+
+/// Both ways, by indices.
+#[derive(Debug, Default)]
+struct Selected {
+    services: HashMap<Key, Vec<usize>>,
+    workloads: HashMap<Key, Vec<usize>>,
+}
+
+impl Selected {
+    fn new<'a>(workloads: &[Workload<'a>], services: &[(&'a Object, Service)]) -> Self {
+        let mut found = Self::default();
+        let mut labelled: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+        for (index, workload) in workloads.iter().enumerate() {
+            for label in workload.labels() {
+                labelled.entry(label).or_default().push(index);
+            }
+        }
+        for (service, (object, spec)) in services.iter().enumerate() {
+            let selector = || spec.spec.iter().filter_map(|spec| spec.selector.as_ref()).flatten();
+            // All of its labels must be there: the one that the fewest have leaves the least to look at.
+            let candidates = selector().map(|(key, value)| {
+                labelled.get(&(key.as_str(), value.as_str())).map(Vec::as_slice).unwrap_or_default()
+            });
+            for index in candidates.min_by_key(|candidates| candidates.len()).unwrap_or_default() {
+                let workload = &workloads[*index];
+                if same_namespace(&object.namespace, &workload.object.namespace) && workload.is_selected(selector()) {
+                    let of = key(workload.object);
+                    found.services.entry(of).or_default().push(service);
+                    found.workloads.entry(key(object)).or_default().push(*index);
+                }
+            }
+        }
+        found
+    }
+}
+
 /// Whether another object of these makes this one, as a Deployment its ReplicaSets: what is said of the one goes for the
 /// other, and it is the owner that is changed.
 pub(super) fn is_owned(object: &Object, all: &[Object]) -> bool {
     let owners = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().any(|owner| {
         let is = |field: &str, text: &str| owner.get(field).and_then(Value::as_str) == Some(text);
-        all.iter().any(|one| one.namespace == object.namespace && is("kind", &one.kind) && is("name", &one.name))
+        all.iter().any(|one| {
+            same_namespace(&one.namespace, &object.namespace) && is("kind", &one.kind) && is("name", &one.name)
+        })
     })
 }
 

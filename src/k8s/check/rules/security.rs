@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::calls;
 use super::front::{self, Front};
 use crate::k8s::check::{Finding, Input, Report, Rule, Severity};
+use crate::k8s::object::same_namespace;
 use crate::k8s::workload::{Workload, image_name};
 
 pub(super) static EB048: Rule = Rule {
@@ -174,7 +175,7 @@ fn resources(input: &Input<'_>, report: &mut Report<'_>) {
             continue;
         }
         let has_default = ranges.iter().any(|(object, range)| {
-            object.namespace == workload.object.namespace
+            same_namespace(&object.namespace, &workload.object.namespace)
                 && range.spec.iter().flat_map(|spec| &spec.limits).any(|item| item.type_ == "Container")
         });
         if !has_default {

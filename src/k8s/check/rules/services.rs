@@ -129,11 +129,7 @@ fn past(input: &Input<'_>, report: &mut Report<'_>) {
 
 fn nowhere(input: &Input<'_>, report: &mut Report<'_>) {
     for (object, service) in &input.services {
-        let pods: Vec<&Workload<'_>> = input
-            .workloads
-            .iter()
-            .filter(|one| input.services_of(one).any(|(other, _)| std::ptr::eq(*other, *object)))
-            .collect();
+        let pods: Vec<&Workload<'_>> = input.workloads_of(object).collect();
         let is_single = ports(service).count() == 1;
         for (index, port) in ports(service) {
             let reasons: Vec<(Severity, String)> =

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::k8s::check::{Input, Report, Rule, Severity, facts};
 use crate::k8s::hook;
-use crate::k8s::object::Object;
+use crate::k8s::object::{Object, same_namespace};
 use crate::lifecycle::budget::seconds;
 
 pub(super) static EB007: Rule = Rule {
@@ -91,7 +91,7 @@ fn balancers(input: &Input<'_>, service: &Object) -> Vec<(Duration, String)> {
     for annotation in [NLB, ALB] {
         add(from(service, annotation), service, "deregistration_delay.timeout_seconds");
     }
-    let is_near = |object: &Object| object.namespace == service.namespace;
+    let is_near = |object: &Object| same_namespace(&object.namespace, &service.namespace);
     for (object, ingress) in input.all::<Ingress>("networking.k8s.io", "Ingress") {
         if is_near(object) && leads_to(&ingress, name) {
             add(from(object, ALB), object, "deregistration_delay.timeout_seconds");
