@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Input;
 use crate::config::{Config, DrainConfig, Mode};
 use crate::k8s::hook;
-use crate::k8s::object::Object;
+use crate::k8s::object::{Object, same_namespace};
 use crate::k8s::workload::{Place, Workload, configuration};
 use crate::lifecycle::budget;
 
@@ -67,6 +67,16 @@ fn is_metrics(port: Option<&str>) -> bool {
     port.is_some_and(|name| ["metric", "prom", "monitor"].iter().any(|part| name.contains(part)))
 }
 
+/// Whether a Service finds this container by the name of a port, which it does not among init containers before
+/// Kubernetes 1.33.
+pub(super) fn is_found_by_name(input: &Input<'_>, workload: &Workload<'_>, container: &Container) -> bool {
+    let has = |name: &String| container.ports.iter().flatten().any(|port| port.name.as_ref() == Some(name));
+    input.services_of(workload).any(|(_, service)| {
+        let mut ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+        ports.any(|port| matches!(&port.target_port, Some(IntOrString::String(name)) if has(name)))
+    })
+}
+
 /// How many pods there are; `None` where nobody in these manifests says so.
 pub(super) fn replicas(input: &Input<'_>, workload: &Workload<'_>) -> Option<i64> {
     if let Some(scaler) = scalers(input, workload).next() {
@@ -87,7 +97,7 @@ pub(super) fn scalers<'i>(input: &Input<'i>, workload: &Workload<'_>) -> impl It
             object.value.pointer(&format!("/spec/scaleTargetRef/{field}")).and_then(Value::as_str).unwrap_or_default()
         };
         object.is("autoscaling", "HorizontalPodAutoscaler")
-            && object.namespace == workload.object.namespace
+            && same_namespace(&object.namespace, &workload.object.namespace)
             && (target("kind"), target("name")) == wanted
     })
 }

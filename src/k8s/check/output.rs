@@ -22,7 +22,11 @@ pub fn text(checked: &Checked) -> String {
 }
 
 fn paragraph(finding: &Finding, is_first: bool, out: &mut String) -> std::fmt::Result {
-    let Finding { rule, file, place, object, message, .. } = finding;
+    let Finding { rule, file, place, message, .. } = finding;
+    let object = match finding.namespace.as_str() {
+        "" => finding.object.clone(),
+        namespace => format!("{} in {namespace}", finding.object),
+    };
     let head = format!("{file}:{}:{}", place.line, place.column);
     if let Some(reason) = &finding.silenced {
         return writeln!(out, "{head}: silenced {}: {object}: {message}\n    reason: {reason}\n", rule.id);

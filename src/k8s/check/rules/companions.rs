@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::k8s::check::{Finding, Input, KubeVersion, Report, Rule, Severity, facts};
 use crate::k8s::hook;
-use crate::k8s::workload::{Place, Workload, image_name, is_ebbtide};
+use crate::k8s::workload::{Place, Workload, image_name};
 
 pub(super) static EB006: Rule = Rule {
     id: "EB006",
@@ -68,12 +68,8 @@ fn never_completes(input: &Input<'_>, report: &mut Report<'_>) {
         if workload.apps().all(|place| helper(place.container).is_some()) {
             continue;
         }
-        for place in workload.ordinary() {
-            let what = if is_ebbtide(place.container) {
-                Some("ebbtide")
-            } else {
-                helper(place.container).map(|(what, _)| what)
-            };
+        for place in workload.apps() {
+            let what = helper(place.container).map(|(what, _)| what);
             let Some(what) = what.filter(|_| !ends_by_itself(workload, place.container)) else { continue };
             let name = &place.container.name;
             let message =
@@ -151,7 +147,10 @@ fn is_stub(container: &Container) -> bool {
 fn make_native(input: &Input<'_>, workload: &Workload<'_>, place: Place<'_>, finding: &mut Finding) {
     let is_mesh =
         helper(place.container).is_some_and(|(what, _)| what.starts_with("Istio") || what.starts_with("Linkerd"));
-    if is_mesh || KubeVersion::is_before(input.options.kube_version, 29) {
+    if is_mesh
+        || KubeVersion::is_before(input.options.kube_version, 29)
+        || facts::is_found_by_name(input, workload, place.container)
+    {
         return;
     }
     finding.fix(workload.object, |object| {

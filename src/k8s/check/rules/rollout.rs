@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use crate::k8s::check::{Finding, Input, Report, Rule, Severity, facts};
+use crate::k8s::object::same_namespace;
 use crate::k8s::workload::Workload;
 
 pub(super) static EB011: Rule = Rule {
@@ -21,6 +22,7 @@ pub(super) static EB011: Rule = Rule {
 };
 
 fn takes_the_last(input: &Input<'_>, report: &mut Report<'_>) {
+    takes_all_agents(input, report);
     for workload in input.workloads.iter().filter(|workload| workload.object.is("apps", "Deployment")) {
         if facts::front(input, workload).is_none() || claims_a_volume(workload) {
             continue;
@@ -34,8 +36,29 @@ fn takes_the_last(input: &Input<'_>, report: &mut Report<'_>) {
         let Some(gone) = unavailable(workload, pods).filter(|gone| *gone >= pods) else { continue };
         let message = format!("a rollout may take {gone} of {pods} pods away before a new one is ready");
         let path = if workload.object.value.pointer(MAX_UNAVAILABLE).is_some() { MAX_UNAVAILABLE } else { STRATEGY };
-        surge_instead(workload, report.add(workload, path, message));
+        let finding = report.add(workload, path, message);
+        if !has_port_of_node(workload) {
+            surge_instead(workload, finding);
+        }
     }
+}
+
+/// A DaemonSet that may lose all its pods at once.
+fn takes_all_agents(input: &Input<'_>, report: &mut Report<'_>) {
+    const PATH: &str = "/spec/updateStrategy/rollingUpdate/maxUnavailable";
+    for workload in input.workloads.iter().filter(|workload| workload.object.is("apps", "DaemonSet")) {
+        let is_all = workload.object.value.pointer(PATH).and_then(Value::as_str) == Some("100%");
+        if is_all && facts::front(input, workload).is_some() {
+            let message = "a rollout may take all pods away at once (maxUnavailable 100%)";
+            report.add(workload, PATH, message);
+        }
+    }
+}
+
+/// On its node there is no room for a second pod, and there may be no other node.
+fn has_port_of_node(workload: &Workload<'_>) -> bool {
+    let mut ports = workload.containers().flat_map(|place| place.container.ports.iter().flatten());
+    workload.spec.host_network == Some(true) || ports.any(|port| port.host_port.is_some())
 }
 
 /// A volume that may be attached once only: the old pod must go first.
@@ -92,7 +115,7 @@ fn misread(input: &Input<'_>, report: &mut Report<'_>) {
     for (object, budget) in input.all::<PodDisruptionBudget>("policy", "PodDisruptionBudget") {
         let Some(spec) = &budget.spec else { continue };
         for workload in input.workloads.iter().filter(|workload| {
-            workload.object.namespace == object.namespace
+            same_namespace(&workload.object.namespace, &object.namespace)
                 && spec.selector.as_ref().is_some_and(|selector| selects(selector, workload))
         }) {
             let pods = facts::replicas(input, workload).filter(|pods| *pods > 0);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::front;
-use crate::k8s::check::{Input, KubeVersion, Report, Rule, Severity};
+use crate::k8s::check::{Input, KubeVersion, Report, Rule, Severity, facts};
 use crate::k8s::mesh;
 use crate::k8s::workload::{List, Place, Workload};
 
@@ -81,7 +81,7 @@ fn ordinary(input: &Input<'_>, report: &mut Report<'_>) {
             };
             let message = format!("container {name} is ebbtide, as an ordinary container: {what}");
             let finding = report.add(workload, &workload.in_container(place, ""), message);
-            if has_native {
+            if has_native || facts::is_found_by_name(input, workload, place.container) {
                 continue;
             }
             let to = mesh::position(workload.spec.init_containers.as_deref().unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::k8s::check::{Finding, Options, Severity, check};
+use crate::k8s::check::{Finding, Options, Severity, check, output};
 use crate::k8s::document::{Document, read};
 use crate::k8s::inject;
 
@@ -231,4 +231,80 @@ fn a_script_gets_exec_only_where_nothing_else_is_missing() {
         });
         assert_eq!(patched, expected.map(|text: Option<&str>| text.map(str::to_owned)), "{script:?}");
     }
+}
+
+/// What a finding's rule proposes as a change.
+fn has_fix(text: &str, id: &str) -> bool {
+    let found = found(text, None);
+    let finding = found.iter().find(|one| one.rule.id == id).unwrap_or_else(|| panic!("{id}: {:?}", told(&found)));
+    !finding.fix.is_empty()
+}
+
+/// As an init container it would not be found by the name of its port before Kubernetes 1.33.
+#[test]
+fn what_a_service_finds_by_name_is_not_moved() {
+    for (name, image, id) in
+        [("pgbouncer", "example.invalid/pgbouncer:1", "EB006"), ("ebbtide", "example.invalid/ebbtide:1", "EB030")]
+    {
+        let text = format!(
+            "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      containers:
+      - {{name: app, image: 'example.invalid/web:1', ports: [{{containerPort: 8080}}]}}
+      - {{name: {name}, image: '{image}', ports: [{{name: front, containerPort: 14080}}]}}
+"
+        );
+        let service = "---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{port: 80, targetPort: front}]
+";
+        assert!(has_fix(&text, id), "{id}");
+        assert!(has_fix(&format!("{text}{}", service.replace("front", "14080")), id), "{id}");
+        assert!(!has_fix(&format!("{text}{service}"), id), "{id}");
+    }
+}
+
+/// On the node's port there is no room for one pod more.
+#[test]
+fn a_pod_with_a_port_of_its_node_gets_no_surge() {
+    let text = file("tests/it/kube/rules/EB011/trips-single.yaml");
+    assert!(has_fix(&text, "EB011"));
+    for (old, new) in [
+        ("containerPort: 8080", "containerPort: 8080, hostPort: 80"),
+        ("    spec:\n      ", "    spec:\n      hostNetwork: true\n      "),
+    ] {
+        let on_node = text.replace(old, new);
+        assert_ne!(on_node, text);
+        assert!(!has_fix(&on_node, "EB011"), "{new}");
+    }
+}
+
+#[test]
+fn text_names_the_namespace_where_there_is_one() {
+    let pod = |namespace: &str| {
+        format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: web{namespace}}}
+spec: {{containers: [{{name: web, image: i, lifecycle: {{preStop: {{sleep: {{seconds: 40}}}}}}}}]}}
+"
+        )
+    };
+    let text = |manifest: &str| output::text(&check(&documents(manifest), &Options::default()).unwrap());
+    let in_shop = text(&pod(", namespace: shop"));
+    assert!(
+        in_shop.contains("EB001: Pod/web in shop: ") && in_shop.contains("Patch for Pod/web in shop:"),
+        "{in_shop}"
+    );
+    assert!(text(&pod("")).contains("EB001: Pod/web: "));
 }
