@@ -28,6 +28,7 @@ pub(super) static EB009: Rule = Rule {
 fn liveness(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in input.workloads.iter().filter(|workload| !facts::is_job(workload)) {
         let fronted = fronted(workload);
+        let admin = facts::ebbtide(workload).map(|(_, config)| i32::from(config.admin.bind.port()));
         for place in workload.apps() {
             let Some(probe) = &place.container.liveness_probe else { continue };
             let name = &place.container.name;
@@ -44,6 +45,13 @@ fn liveness(input: &Input<'_>, report: &mut Report<'_>) {
                         }
                     }
                 });
+            }
+            if let Some(port) = port(place, probe).filter(|port| Some(*port) == admin) {
+                let message = format!(
+                    "the liveness probe of container {name} goes to port {port}, ebbtide's admin port: it says nothing of \
+                     the app, which is restarted for what ebbtide says"
+                );
+                report.add(workload, &path, message);
             }
             if probe.failure_threshold == Some(1) {
                 let wait = probe.timeout_seconds.unwrap_or(1);
@@ -122,7 +130,9 @@ pub(super) static EB010: Rule = Rule {
 fn readiness(input: &Input<'_>, report: &mut Report<'_>) {
     for workload in input.workloads.iter().filter(|workload| !facts::is_job(workload)) {
         let Some((place, config)) = facts::ebbtide(workload) else { continue };
-        let Some(probe) = &place.container.readiness_probe else { continue };
+        // Of a sidecar's probes EB055 speaks.
+        let probe = place.container.readiness_probe.as_ref().filter(|_| !place.is_native_sidecar());
+        let Some(probe) = probe else { continue };
         let drain = &config.drain;
         let hold = match facts::divided(workload, config.mode, drain).hold {
             Hold::Fixed(length) => length,

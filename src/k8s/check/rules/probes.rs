@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::calls::{self, Call};
 use super::front::{self, Front};
 use crate::config::{Config, ReadinessFails};
-use crate::k8s::check::{Input, Report, Rule, Severity};
+use crate::k8s::check::{Input, Report, Rule, Severity, facts};
 use crate::k8s::hook;
+use crate::k8s::mesh;
 use crate::k8s::workload::{Place, Workload};
 use crate::lifecycle::budget;
 
@@ -35,7 +36,9 @@ fn probes(input: &Input<'_>, report: &mut Report<'_>) {
         readiness(workload, &front, report);
         liveness(workload, &front, report);
         for place in workload.apps() {
-            for call in calls::probes(place.container) {
+            // Of liveness EB009 speaks.
+            let is_said = |call: &Call<'_>| call.what == "livenessProbe" && !facts::is_job(workload);
+            for call in calls::probes(place.container).filter(|call| !is_said(call)) {
                 through(workload, &front, place, call, report);
             }
         }
@@ -81,11 +84,42 @@ fn startup(workload: &Workload<'_>, front: &Front<'_>, report: &mut Report<'_>) 
             let path = workload.in_container(front.place, "/startupProbe/httpGet/path");
             report.add(workload, &path, message).severity(Severity::Error)
         }
-        Some(_) => return,
+        Some(probe) => match to_nobody(front, probe, "startup") {
+            Some(message) => {
+                let message = format!("{message}, and the app never starts");
+                report
+                    .add(workload, &workload.in_container(front.place, "/startupProbe"), message)
+                    .severity(Severity::Error)
+            }
+            None => return,
+        },
     };
     if let Some(wanted) = wanted {
         set_probe(workload, front, finding, "startupProbe", wanted);
     }
+}
+
+/// What is to be said of a probe of ebbtide that goes to a port where ebbtide does not answer it.
+fn to_nobody(front: &Front<'_>, probe: &Probe, what: &str) -> Option<String> {
+    let (config, container) = (front.config()?, front.place.container);
+    let port = match (&probe.http_get, &probe.tcp_socket) {
+        (Some(get), _) => &get.port,
+        (None, socket) => &socket.as_ref()?.port,
+    };
+    let number = match port {
+        IntOrString::String(name) if hook::number(port).is_none() => calls::named(container, name)?,
+        port => hook::number(port)?,
+    };
+    let admin = config.admin.bind.port();
+    if asked(probe).is_some_and(|(path, _)| path.starts_with(mesh::REWRITTEN_PROBE)) {
+        // As Istio rewrites it in a running pod.
+        return None;
+    }
+    let is_own_path = asked(probe).is_some_and(|(path, _)| matches!(path, "/startupz" | "/readyz" | "/livez"));
+    let is_listener = config.listeners.iter().any(|listener| i32::from(listener.bind.port()) == number);
+    (number != i32::from(admin) && (is_own_path || !is_listener)).then(|| {
+        format!("{}'s {what} probe goes to port {number}, ebbtide's admin port is {admin}: it fails", container.name)
+    })
 }
 
 fn is_admin(port: Option<i32>, admin: Option<u16>) -> bool {
@@ -119,6 +153,14 @@ fn readiness(workload: &Workload<'_>, front: &Front<'_>, report: &mut Report<'_>
         let message =
             format!("{}'s readiness probe asks {asked}; only /readyz fails while the pod drains", container.name);
         let finding = report.add(workload, &format!("{path}/httpGet/path"), message);
+        if let Some(wanted) = wanted {
+            set_probe(workload, front, finding, "readinessProbe", wanted);
+        }
+        return;
+    }
+    if let Some(message) = to_nobody(front, probe, "readiness") {
+        let message = format!("{message}, and the pod is never ready");
+        let finding = report.add(workload, &path, message).severity(Severity::Error);
         if let Some(wanted) = wanted {
             set_probe(workload, front, finding, "readinessProbe", wanted);
         }
