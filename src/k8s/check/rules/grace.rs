@@ -27,7 +27,7 @@ fn hook_not_shorter(input: &Input<'_>, report: &mut Report<'_>) {
         let sleep = |place: &crate::k8s::workload::Place<'_>| hook::of(place.container).map(hook::at_least);
         let longest = workload.containers().filter_map(|place| sleep(&place)).max().unwrap_or_default();
         for place in workload.containers() {
-            let Some(sleep) = sleep(&place).filter(|sleep| *sleep >= grace) else { continue };
+            let Some(sleep) = sleep(&place).filter(|sleep| !sleep.is_zero() && *sleep >= grace) else { continue };
             let path = workload.in_container(place, "/lifecycle/preStop");
             let is_action = hook::of(place.container).is_some_and(|hook| hook.sleep.is_some());
             let refused = if is_action && sleep > grace { "; the API server refuses that" } else { "" };
