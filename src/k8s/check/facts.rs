@@ -10,7 +10,7 @@ use super::Input;
 use crate::config::{Config, DrainConfig, Mode};
 use crate::k8s::hook;
 use crate::k8s::object::{Object, same_namespace};
-use crate::k8s::workload::{Place, Workload, configuration};
+use crate::k8s::workload::{Place, Workload, configuration, has_known_flags};
 use crate::lifecycle::budget;
 
 /// Whether its pods end by themselves.
@@ -127,7 +127,8 @@ pub(super) fn ebbtide<'w>(workload: &'w Workload<'_>) -> Option<(Place<'w>, Conf
     let place = workload.ebbtide()?;
     let names_file = place.container.env.iter().flatten().any(|one| one.name == "EBBTIDE_CONFIG")
         || place.container.args.iter().flatten().any(|argument| argument.starts_with("--config"));
-    let config = configuration(place.container).ok().filter(|_| !names_file)?.config;
+    let is_known = !names_file && has_known_flags(place.container);
+    let config = configuration(place.container).ok().filter(|_| is_known)?.config;
     Some((place, config))
 }
 
