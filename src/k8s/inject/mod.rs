@@ -225,7 +225,9 @@ fn prepare<'a>(
             return Err(workload.fault(&workload.in_spec(&format!("/{list}")), reason));
         }
     }
-    let before = record::restore(now, record.as_ref());
+    // Without a record: names that somebody has moved already, by hand or by an injection whose annotation is gone.
+    let moved = record.is_none().then(|| Record::of_moved_names(now, &Existing::of(template::old_container(now))));
+    let before = record::restore(now, record.as_ref(), moved.as_ref());
     let only = json!({"metadata": before.get("metadata"), "spec": before.get("spec")});
     let original: PodTemplateSpec =
         decode(&only).map_err(|(_, reason)| workload.fault(&workload.in_spec(""), reason))?;

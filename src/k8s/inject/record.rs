@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::existing::is_surely_ebbtide;
+use super::existing::{Existing, is_surely_ebbtide};
 use super::meshes;
 use crate::k8s::hook;
 use crate::k8s::mesh::{self, Mesh};
@@ -86,6 +86,28 @@ impl Record {
         Ok(Some(record))
     }
 
+    /// What the template itself tells of names that have moved: a container declares both ebbtide's port and the app's
+    /// behind it.
+    pub(super) fn of_moved_names(template: &Value, existing: &Existing) -> Self {
+        let mut record = Self::default();
+        for container in template.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten() {
+            let ports = || container["ports"].as_array().into_iter().flatten();
+            for known in &existing.fronts {
+                let ours = ports().find(|port| port["containerPort"] == known.listen && is_tcp(port));
+                let app = ports().find(|port| port["containerPort"] == known.port && is_tcp(port));
+                if let (Some(ours), Some(app)) = (ours, app)
+                    && app.get("name").is_none()
+                {
+                    let name = ours["name"].as_str().unwrap_or_default().to_owned();
+                    let owner = container["name"].as_str().unwrap_or_default().to_owned();
+                    let moved = Moved { name, from: known.port, to: known.listen };
+                    record.names.entry(owner).or_default().push(moved);
+                }
+            }
+        }
+        record
+    }
+
     /// The mesh whose lists were changed.
     pub(super) fn mesh_was(&self) -> Option<Mesh> {
         [Mesh::Istio, Mesh::Linkerd].into_iter().find(|mesh| self.mesh.contains_key(mesh.excluded_ports()))
@@ -100,7 +122,7 @@ impl Record {
 }
 
 /// The template as it was before any injection. Without a record what is ebbtide's beyond doubt is taken out.
-pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
+pub(super) fn restore(template: &Value, record: Option<&Record>, moved: Option<&Record>) -> Value {
     let were_empty = empty_places(template);
     let made = match record {
         Some(record) => record.volume.clone(),
@@ -109,7 +131,7 @@ pub(super) fn restore(template: &Value, record: Option<&Record>) -> Value {
     };
     let mut template = template.clone();
     let none = Record::default();
-    let record = record.unwrap_or(&none);
+    let record = record.or(moved).unwrap_or(&none);
     for list in ["initContainers", "containers"] {
         if let Some(items) = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) {
             items.retain(|item| !decode::<Container>(item).is_ok_and(|container| is_surely_ebbtide(&container)));

@@ -135,3 +135,17 @@ fn a_job_without_ports_among_others_is_left_as_it_is() {
     let (pod, _) = after(alone.trim_start_matches("---\n"), &outbound);
     assert_eq!(pod["terminationGracePeriodSeconds"], 8, "there is no hold where there are no clients");
 }
+
+#[test]
+fn names_that_have_moved_already_are_known_without_the_annotation() {
+    let app =
+        deployment("      containers:\n      - {name: app, image: a, ports: [{name: http, containerPort: 8080}]}\n");
+    let first = text(&injected(&app, &[]).unwrap());
+    let lost: String =
+        first.lines().filter(|line| !line.contains("ebbtide.dev/injected")).map(|line| format!("{line}\n")).collect();
+    let lost = lost.replace(", annotations: {}", "");
+    let again = text(&injected(&lost, &[]).unwrap_or_else(|faults| panic!("{faults:?}\n{lost}")));
+    assert_eq!(pod(&values(&again)[0]), pod(&values(&first)[0]));
+    let back = text(&removed(&lost));
+    assert_eq!(pod(&values(&back)[0]), pod(&values(&app)[0]));
+}
