@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::inject::refuse;
 use super::manifests::Files;
-use super::{FAILED, print};
+use super::{FAILED, print, refuse};
 use crate::k8s::document::{Document, Fault};
 use crate::k8s::object::{self, KINDS};
 use crate::k8s::timeline::{Timeline, timeline};
@@ -43,8 +42,7 @@ Examples:
 
 /// Does it.
 pub fn run(command: &Command) -> ExitCode {
-    let timelines = command.files.read().and_then(|files| {
-        let documents: Vec<Document> = files.into_iter().flat_map(|file| file.documents).collect();
+    let timelines = command.files.documents().and_then(|documents| {
         timelines(&documents, command.files.template_path.as_deref()).map_err(|fault| vec![fault])
     });
     let timelines = match timelines {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::manifests::Files;
-use super::{FAILED, USAGE, complain, print};
+use super::{FAILED, print, refuse};
 use crate::k8s::check::{self, Checked, KubeVersion, Options as Cluster, Platform, RULES, Rule, Severity};
 use crate::k8s::document::Fault;
 
@@ -71,15 +71,12 @@ pub fn run(options: &Options) -> ExitCode {
     }
     match look(options) {
         Ok(checked) => tell(options, &checked),
-        Err(faults) => {
-            faults.iter().for_each(|fault| complain(&fault.to_string()));
-            ExitCode::from(USAGE)
-        }
+        Err(faults) => refuse(&faults),
     }
 }
 
 fn look(options: &Options) -> Result<Checked, Vec<Fault>> {
-    let documents: Vec<_> = options.files.read()?.into_iter().flat_map(|file| file.documents).collect();
+    let documents = options.files.documents()?;
     let cluster = Cluster {
         kube_version: options.kube_version,
         platform: options.platform,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::manifests::{File, Files};
-use super::{FAILED, USAGE, complain, print};
+use super::{FAILED, USAGE, complain, print, refuse};
 use crate::k8s::document::Document;
 use crate::k8s::inject::{self, Changed, Outcome, Request};
 
@@ -87,12 +87,6 @@ pub fn run(command: &Command, flags: BTreeMap<&'static str, String>) -> ExitCode
         Output::Json => print(&format!("{:#}\n", as_json(&outcome))),
         Output::Patch => print(&format!("{:#}\n", patches(&outcome))),
     }
-}
-
-/// All faults, and nothing on the standard output.
-pub(super) fn refuse(faults: &[impl ToString]) -> ExitCode {
-    faults.iter().for_each(|fault| complain(&fault.to_string()));
-    ExitCode::from(USAGE)
 }
 
 /// Each file with its text afterwards.

@@ -54,6 +54,14 @@ impl Files {
         if faults.is_empty() { Ok(files) } else { Err(faults) }
     }
 
+    /// The documents of all of them.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn documents(&self) -> Result<Vec<Document>, Vec<Fault>> {
+        Ok(self.read()?.into_iter().flat_map(|file| file.documents).collect())
+    }
+
     fn paths(&self, given: &Path) -> io::Result<Vec<Option<PathBuf>>> {
         if given == Path::new("-") {
             return Ok(vec![None]);

@@ -131,6 +131,12 @@ fn finish<E: std::error::Error>(result: Result<(), E>) -> ExitCode {
     }
 }
 
+/// All faults, and nothing on the standard output.
+fn refuse(faults: &[impl ToString]) -> ExitCode {
+    faults.iter().for_each(|fault| complain(&fault.to_string()));
+    ExitCode::from(USAGE)
+}
+
 /// One message on stderr.
 fn complain(message: &str) {
     use std::io::Write as _;

@@ -75,6 +75,26 @@ fn proxy_of(name: &str) -> Option<Mesh> {
     }
 }
 
+/// Whether an annotation's list of ports has this one. Linkerd takes ranges, too.
+#[must_use]
+pub fn lists(ports: &str, port: u16) -> bool {
+    ports.split(',').map(str::trim).any(|part| match part.split_once('-') {
+        Some((from, to)) => {
+            matches!((from.parse::<u16>(), to.parse::<u16>()), (Ok(from), Ok(to)) if (from..=to).contains(&port))
+        }
+        None => part == "*" || part.parse() == Ok(port),
+    })
+}
+
+/// The list with a port added.
+#[must_use]
+pub fn with_port(ports: &str, port: u16) -> String {
+    match ports.trim().trim_end_matches(',') {
+        "" => port.to_string(),
+        ports => format!("{ports},{port}"),
+    }
+}
+
 // === impl Mesh ===
 
 impl Mesh {
@@ -96,22 +116,11 @@ impl Mesh {
         }
     }
 
-    /// The same annotation with a port added; `None` if that is in it already. Linkerd takes ranges, too.
+    /// The same annotation with a port added; `None` if that is in it already.
     #[must_use]
     pub fn with_excluded(self, ports: Option<&str>, port: u16) -> Option<String> {
-        let ports = ports.unwrap_or_default().trim();
-        let mut listed = ports.split(',').map(str::trim).filter(|part| !part.is_empty());
-        let holds = |part: &str| match part.split_once('-') {
-            Some((from, to)) => {
-                matches!((from.parse::<u16>(), to.parse::<u16>()), (Ok(from), Ok(to)) if (from..=to).contains(&port))
-            }
-            None => part == "*" || part.parse() == Ok(port),
-        };
-        match (listed.any(holds), ports.is_empty()) {
-            (true, _) => None,
-            (false, true) => Some(port.to_string()),
-            (false, false) => Some(format!("{},{port}", ports.trim_end_matches(','))),
-        }
+        let ports = ports.unwrap_or_default();
+        (!lists(ports, port)).then(|| with_port(ports, port))
     }
 
     /// Whether the proxy intercepts connections to this port of the pods.
@@ -119,7 +128,7 @@ impl Mesh {
     pub fn intercepts(self, template: &PodTemplateSpec, port: u16) -> bool {
         let annotations = template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
         let says = |name: &str| annotations.and_then(|all| all.get(name)).map(String::as_str);
-        let included = says("traffic.sidecar.istio.io/includeInboundPorts").filter(|_| self == Self::Istio);
+        let included = says(INCLUDED_PORTS).filter(|_| self == Self::Istio);
         let is_included =
             |ports: &str| ports.split(',').map(str::trim).any(|part| part == "*" || part.parse() == Ok(port));
         included.is_none_or(is_included) && self.with_excluded(says(self.excluded_ports()), port).is_some()
@@ -134,6 +143,9 @@ pub const REWRITTEN_PROBE: &str = "/app-health/";
 const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 const ISTIO_REVISION: &str = "istio.io/rev";
 const LINKERD_INJECT: &str = "linkerd.io/inject";
+
+/// Annotation of a pod: the inbound ports that Istio's proxy takes, if not all.
+pub const INCLUDED_PORTS: &str = "traffic.sidecar.istio.io/includeInboundPorts";
 
 /// Annotation of a pod: whether Istio's proxy is a native sidecar in it. Istio 1.24 or later; by default from 1.27 on.
 pub const NATIVE_PROXY: &str = "sidecar.istio.io/nativeSidecar";

@@ -109,8 +109,13 @@ pub fn unknown_fields<T: DeserializeOwned>(value: &Value) -> Vec<String> {
     read::<T>(value).map(|(_, unknown)| unknown).unwrap_or_default()
 }
 
+/// A type of the Kubernetes API, and the fields of the value that it does not have.
+///
+/// # Errors
+/// As [`decode`].
+///
 /// The only way in which these types are read: each other one would compile all of them once more.
-fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<String>), (String, String)> {
+pub fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, Vec<String>), (String, String)> {
     let mut unknown = Vec::new();
     let mut note = |path: serde_ignored::Path<'_>| unknown.push(pointer_of(&path));
     let mut note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut note;
@@ -140,6 +145,16 @@ fn pointer_of(path: &serde_ignored::Path<'_>) -> String {
 #[must_use]
 pub fn same_namespace(a: &str, b: &str) -> bool {
     a == b || a.is_empty() || b.is_empty()
+}
+
+/// What of an object is a pod template: of a Pod that is not all.
+pub fn as_template(object: &Value) -> Value {
+    json!({"metadata": object.get("metadata"), "spec": object.get("spec")})
+}
+
+/// Whether a port's protocol is TCP, as it is without one.
+pub fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
 /// A token of a JSON Pointer.
@@ -175,8 +190,7 @@ impl Object {
         let Some(template) = self.value.pointer(path).filter(|template| template.is_object()) else {
             return Err(self.fault(document, path, format!("{} has no pod template", self.title())));
         };
-        let only = json!({"metadata": template.get("metadata"), "spec": template.get("spec")});
-        let decoded: PodTemplateSpec = decode(&only).map_err(|(at, reason)| {
+        let decoded: PodTemplateSpec = decode(&as_template(template)).map_err(|(at, reason)| {
             self.fault(document, &format!("{path}{at}"), format!("{}: {reason}", self.title()))
         })?;
         if let Some((at, reason)) = not_even_wrong(&decoded) {

@@ -226,12 +226,6 @@ pub fn settings(container: &Container) -> Settings {
     Settings { loaded: config::load(None, &environment(container), &flags), unseen, refused }
 }
 
-/// Whether ebbtide takes what a container gives it as flags.
-#[must_use]
-pub fn has_known_flags(container: &Container) -> bool {
-    settings(container).refused.is_none()
-}
-
 /// Whether a container runs ebbtide as the proxy, and not as `ebbtide config check` and the like.
 #[must_use]
 pub fn is_proxy(container: &Container) -> bool {

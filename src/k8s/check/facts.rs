@@ -10,7 +10,7 @@ use super::Input;
 use crate::config::{Config, DrainConfig, Mode};
 use crate::k8s::hook;
 use crate::k8s::object::{Object, same_namespace};
-use crate::k8s::workload::{Place, Workload, configuration, has_known_flags};
+use crate::k8s::workload::{Place, Workload, settings};
 use crate::lifecycle::budget;
 
 /// Whether its pods end by themselves.
@@ -127,9 +127,9 @@ pub(super) fn ebbtide<'w>(workload: &'w Workload<'_>) -> Option<(Place<'w>, Conf
     let place = workload.ebbtide()?;
     let names_file = place.container.env.iter().flatten().any(|one| one.name == "EBBTIDE_CONFIG")
         || place.container.args.iter().flatten().any(|argument| argument.starts_with("--config"));
-    let is_known = !names_file && has_known_flags(place.container);
-    let config = configuration(place.container).ok().filter(|_| is_known)?.config;
-    Some((place, config))
+    let settings = settings(place.container);
+    let is_known = !names_file && settings.refused.is_none();
+    Some((place, settings.loaded.ok().filter(|_| is_known)?.config))
 }
 
 /// How the grace period would be divided: what ebbtide is told, but for what the pod does not have.

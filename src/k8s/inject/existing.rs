@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::Container;
 use serde_json::Value;
 
 use super::ports::POD_IP;
-use crate::config::{Direction, HostPort, UpstreamAddr};
+use super::sidecar::NAME;
+use crate::config::Direction;
 use crate::k8s::hook;
 use crate::k8s::object::decode;
 use crate::k8s::workload::{self, SOME_ADDRESS, SOME_IPV6, image_name, is_ebbtide};
@@ -39,7 +40,9 @@ impl Existing {
         let (inbound, outbound): (Vec<_>, Vec<_>) =
             config.listeners.iter().partition(|listener| listener.direction == Direction::Inbound);
         let fronts = inbound.into_iter().filter_map(|listener| {
-            let (scheme, address) = parts(&listener.upstream)?;
+            let url = listener.upstream.to_string();
+            let (scheme, _) = url.split_once("://")?;
+            let address = listener.upstream.hosts().first()?;
             let host = match address.host.as_str() {
                 SOME_ADDRESS => POD_IP.to_owned(),
                 SOME_IPV6 => format!("[{POD_IP}]"),
@@ -60,21 +63,9 @@ impl Existing {
     }
 }
 
-fn parts(upstream: &UpstreamAddr) -> Option<(&'static str, &HostPort)> {
-    match upstream {
-        UpstreamAddr::Http(address) => Some(("http", address)),
-        UpstreamAddr::H2c(address) => Some(("h2c", address)),
-        UpstreamAddr::Auto(address) => Some(("auto", address)),
-        UpstreamAddr::Https(address) => Some(("https", address)),
-        UpstreamAddr::Tcp(addresses) => Some(("tcp", addresses.first()?)),
-        UpstreamAddr::Tls(addresses) => Some(("tls", addresses.first()?)),
-        UpstreamAddr::Unix(_) => None,
-    }
-}
-
 /// Whether a container is ebbtide beyond doubt, so that it may be replaced: it has one of its settings or its hook, or
 /// it is its image and runs nothing else.
-pub(super) fn is_surely_ebbtide(container: &Container) -> bool {
+fn is_surely_ebbtide(container: &Container) -> bool {
     let drain = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     let command =
         drain.and_then(|hook| hook.exec.as_ref()).and_then(|exec| exec.command.as_deref()).unwrap_or_default();
@@ -85,6 +76,23 @@ pub(super) fn is_surely_ebbtide(container: &Container) -> bool {
     container.env.iter().flatten().any(|variable| variable.name == "EBBTIDE_MODE")
         || drains
         || (image_name(image) == "ebbtide" && runs)
+}
+
+/// The same of a container in a template.
+pub(super) fn is_ours(container: &Value) -> bool {
+    decode::<Container>(container).is_ok_and(|container| is_surely_ebbtide(&container))
+}
+
+/// All containers of a template, those that run first in front.
+pub(super) fn containers(template: &Value) -> impl Iterator<Item = &Value> {
+    let lists = ["initContainers", "containers"].into_iter();
+    lists.filter_map(|list| template.get("spec")?.get(list)?.as_array()).flatten()
+}
+
+/// ebbtide's container as it stands in a template.
+pub(super) fn container_of(template: &Value) -> Option<&Value> {
+    let ours = || containers(template).filter(|container| is_ours(container));
+    ours().find(|container| container["name"] == NAME).or_else(|| ours().next())
 }
 
 /// A container of which nobody can say whether it is ebbtide.

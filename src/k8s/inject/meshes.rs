@@ -36,30 +36,21 @@ pub(super) fn change(
             Some(_) => {}
         }
     }
-    let excluded = mesh.excluded_ports();
-    let was = text(annotations, excluded);
-    if mesh.with_excluded(was.as_deref(), admin_port).is_some() {
-        add(annotations, excluded, admin_port, record);
-    }
-    let lists: &[&str] = match mesh {
-        Mesh::Istio => {
-            &["traffic.sidecar.istio.io/includeInboundPorts", "traffic.sidecar.istio.io/excludeInboundPorts"]
-        }
-        Mesh::Linkerd => &["config.linkerd.io/skip-inbound-ports", OPAQUE],
+    add(annotations, mesh.excluded_ports(), admin_port, record);
+    let other = match mesh {
+        Mesh::Istio => mesh::INCLUDED_PORTS,
+        Mesh::Linkerd => OPAQUE,
     };
-    for name in lists {
-        for front in fronts {
-            let is_listed = text(annotations, name).is_some_and(|ports| lists_port(&ports, front.port));
-            if is_listed && !text(annotations, name).is_some_and(|ports| lists_port(&ports, front.listen)) {
+    for name in [other, mesh.excluded_ports()] {
+        for front in fronts.iter() {
+            if text(annotations, name).is_some_and(|ports| mesh::lists(&ports, front.port)) {
                 add(annotations, name, front.listen, record);
             }
         }
     }
     // Of these Linkerd knows by itself that their servers speak first.
     for front in fronts.iter().filter(|front| mesh == Mesh::Linkerd && OPAQUE_BY_DEFAULT.contains(&front.port)) {
-        if !text(annotations, OPAQUE).is_some_and(|ports| lists_port(&ports, front.listen)) {
-            add(annotations, OPAQUE, front.listen, record);
-        }
+        add(annotations, OPAQUE, front.listen, record);
     }
     Ok(())
 }
@@ -80,25 +71,18 @@ pub(super) fn restore(annotations: &mut Map<String, Value>, lists: &BTreeMap<Str
     }
 }
 
+/// Adds a port to a list that does not have it.
 fn add(annotations: &mut Map<String, Value>, name: &str, port: u16, record: &mut Record) {
     let was = text(annotations, name);
-    let list = was.as_deref().unwrap_or_default().trim().trim_end_matches(',');
-    let with_ours = if list.is_empty() { port.to_string() } else { format!("{list},{port}") };
-    annotations.insert(name.to_owned(), with_ours.into());
-    record.mesh.entry(name.to_owned()).or_insert_with(|| Ports { was, added: Vec::new() }).added.push(port);
+    let ports = was.as_deref().unwrap_or_default();
+    if !mesh::lists(ports, port) {
+        annotations.insert(name.to_owned(), mesh::with_port(ports, port).into());
+        record.mesh.entry(name.to_owned()).or_insert_with(|| Ports { was, added: Vec::new() }).added.push(port);
+    }
 }
 
 fn text(annotations: &Map<String, Value>, name: &str) -> Option<String> {
     annotations.get(name).and_then(Value::as_str).map(str::to_owned)
-}
-
-fn lists_port(ports: &str, port: u16) -> bool {
-    ports.split(',').map(str::trim).any(|part| match part.split_once('-') {
-        Some((first, last)) => {
-            matches!((first.parse::<u16>(), last.parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&port))
-        }
-        None => part.parse() == Ok(port),
-    })
 }
 
 const OPAQUE: &str = "config.linkerd.io/opaque-ports";

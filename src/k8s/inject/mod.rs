@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::existing::Existing;
 pub use self::options::{InjectOption, OPTIONS, PREFIX, clap_args, flags_from, is_annotation, refuses};
@@ -27,7 +27,7 @@ use super::diff::diff;
 use super::document::{Document, Fault};
 use super::edit::edit;
 use super::mesh;
-use super::object::{self, Object, decode};
+use super::object::{self, Object, as_template, decode};
 use super::workload::Workload;
 
 /// What is asked for.
@@ -77,7 +77,11 @@ struct Prepared<'a> {
     workload: Workload<'a>,
     record: Option<Record>,
     before: Value,
-    original: PodTemplateSpec,
+    /// The same as types.
+    original: Workload<'a>,
+    /// ebbtide's container as it stands, and what it listens on.
+    old: Option<&'a Value>,
+    existing: Existing,
 }
 
 /// A new template, and by container port where its traffic has to go.
@@ -156,11 +160,7 @@ fn leave_without_ports<'a>(
     }
     let is_silent = |one: &Prepared<'a>| {
         let says = |name: &str| one.workload.annotation(&format!("{PREFIX}{name}")).is_some();
-        let selecting: Vec<_> = services
-            .iter()
-            .filter(|before| traffic::selects(&objects[before.index], &before.typed, &one.workload))
-            .map(|before| &before.typed)
-            .collect();
+        let selecting = traffic::typed(&traffic::selecting(&one.workload, services, objects));
         one.workload.ebbtide().is_none()
             && !says("ports")
             && !says("outbound")
@@ -225,16 +225,19 @@ fn prepare<'a>(
             return Err(workload.fault(&workload.in_spec(&format!("/{list}")), reason));
         }
     }
+    let old = existing::container_of(now);
+    let existing = Existing::of(old);
     // Without a record: names that somebody has moved already, by hand or by an injection whose annotation is gone.
-    let moved = record.is_none().then(|| Record::of_moved_names(now, &Existing::of(template::old_container(now))));
+    let moved = record.is_none().then(|| Record::of_moved_names(now, &existing));
     let before = record::restore(now, record.as_ref(), moved.as_ref());
-    let only = json!({"metadata": before.get("metadata"), "spec": before.get("spec")});
-    let original: PodTemplateSpec =
-        decode(&only).map_err(|(_, reason)| workload.fault(&workload.in_spec(""), reason))?;
-    if original.spec.as_ref().is_none_or(|spec| spec.containers.is_empty()) {
+    let template: PodTemplateSpec =
+        decode(&as_template(&before)).map_err(|(_, reason)| workload.fault(&workload.in_spec(""), reason))?;
+    let spec = template.spec.clone().unwrap_or_default();
+    if spec.containers.is_empty() {
         return Err(workload.fault(&workload.in_spec("/containers"), "has no container but ebbtide's"));
     }
-    Ok(Some(Verdict::Take(Box::new(Prepared { workload, record, before, original }))))
+    let original = Workload { template, spec, ..workload.clone() };
+    Ok(Some(Verdict::Take(Box::new(Prepared { workload, record, before, original, old, existing }))))
 }
 
 fn change(
@@ -244,26 +247,16 @@ fn change(
     request: &Request,
     notes: &mut Vec<Fault>,
 ) -> Result<Done, Vec<Fault>> {
-    let now = &one.workload;
+    let (now, original) = (&one.workload, &one.original);
     let current = template_of(now.object, now.path);
+    let selecting = traffic::selecting(now, services, objects);
     if request.remove {
-        let existing = Existing::of(template::old_container(current));
-        let selecting: Vec<_> = services
-            .iter()
-            .filter(|before| traffic::selects(&objects[before.index], &before.typed, now))
-            .map(|before| (&objects[before.index].value, &before.typed))
-            .collect();
-        let back = traffic::unsent_back(now, &existing, &selecting);
+        let values: Vec<_> = selecting.iter().map(|before| &objects[before.index].value).collect();
+        let back = traffic::unsent_back(now, &one.existing, &values);
         notes.extend(back.into_iter().map(|note| now.fault("", note)));
         return Ok(Done { template: one.before.clone(), fronts: Vec::new() });
     }
-    let original =
-        Workload { template: one.original.clone(), spec: one.original.spec.clone().unwrap_or_default(), ..now.clone() };
-    let selecting: Vec<_> = services
-        .iter()
-        .filter(|before| traffic::selects(&objects[before.index], &before.typed, now))
-        .map(|before| &before.typed)
-        .collect();
+    let selecting = traffic::typed(&selecting);
     let annotations = original.template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
     let remembered = one.record.as_ref().map(|record| record.options.clone()).unwrap_or_default();
     let options = options::parse(&request.flags, &annotations.unwrap_or_default(), &remembered).map_err(|reasons| {
@@ -279,9 +272,10 @@ fn change(
     };
     let subject = Subject {
         now,
-        original: &original,
+        original,
         before: &one.before,
-        old: template::old_container(current),
+        old: one.old,
+        existing: &one.existing,
         record: one.record.as_ref(),
         services: &selecting,
         mesh,
@@ -293,8 +287,8 @@ fn change(
     }
     // Where nothing changes all has been said.
     if template != *current {
-        let unsent = traffic::unsent(&original, &injected.fronts, &selecting);
-        let policies = traffic::policies(&original, &injected.fronts, objects);
+        let unsent = traffic::unsent(original, &injected.fronts, &selecting);
+        let policies = traffic::policies(original, &injected.fronts, objects);
         notes.extend(injected.notes.into_iter().chain(unsent).chain(policies).map(|note| now.fault("", note)));
     }
     Ok(Done { template, fronts: injected.fronts })
@@ -302,12 +296,12 @@ fn change(
 
 /// Nothing that inject writes may be unknown to the API, or of a wrong type.
 fn strictly(workload: &Workload<'_>, before: &Value, after: &Value) -> Option<Fault> {
-    let only = |template: &Value| json!({"metadata": template.get("metadata"), "spec": template.get("spec")});
-    let reason = match decode::<PodTemplateSpec>(&only(after)) {
+    let unknown = |template| object::read::<PodTemplateSpec>(&as_template(template)).map(|(_, unknown)| unknown);
+    let reason = match unknown(after) {
         Err((path, reason)) => Some(format!("{path}: {reason}")),
-        Ok(_) => {
-            let known: BTreeSet<_> = object::unknown_fields::<PodTemplateSpec>(&only(before)).into_iter().collect();
-            object::unknown_fields::<PodTemplateSpec>(&only(after)).into_iter().find(|path| !known.contains(path))
+        Ok(found) => {
+            let known = unknown(before).unwrap_or_default();
+            found.into_iter().find(|path| !known.contains(path))
         }
     };
     reason.map(|reason| {

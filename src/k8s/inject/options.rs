@@ -1,7 +1,6 @@
 //! What can be said about an injection, by flags and by annotations `ebbtide.dev/NAME` of the pod template: one table.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use clap::{Arg, ArgMatches};
 
@@ -183,7 +182,7 @@ impl Options {
         match name {
             "ports" => self.ports = Some(Choice::parse_list(text)?),
             "outbound" => self.outbound = Outbound::parse_list(text)?,
-            "hold" | "app-stop" => drop(duration(name, text)?),
+            "hold" | "app-stop" => duration(name, text)?,
             "grace-period" => {
                 let seconds = text
                     .strip_suffix('s')
@@ -244,13 +243,13 @@ impl Names {
 }
 
 /// By the configuration's own rules.
-fn duration(name: &str, text: &str) -> Result<Duration, String> {
+fn duration(name: &str, text: &str) -> Result<(), String> {
     let variable = if name == "hold" { "EBBTIDE_HOLD" } else { "EBBTIDE_APP_STOP" };
     let variables = [(variable, text), ("EBBTIDE_MODE", "sidecar"), ("EBBTIDE_UPSTREAM", "http://127.0.0.1:80")];
-    let loaded = config::load(None, &variables.into_iter().collect::<Environment>(), &[])
-        .map_err(|errors| errors.first().map_or_else(String::new, |error| error.reason.clone()))?;
-    let drain = &loaded.config.drain;
-    Ok(if name == "hold" { crate::lifecycle::budget::longest(drain.hold) } else { drain.app_stop })
+    match config::load(None, &variables.into_iter().collect::<Environment>(), &[]) {
+        Ok(_) => Ok(()),
+        Err(errors) => Err(errors.first().map_or_else(String::new, |error| error.reason.clone())),
+    }
 }
 
 fn port(text: &str) -> Result<u16, String> {

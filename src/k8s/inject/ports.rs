@@ -9,6 +9,7 @@ use super::existing::Existing;
 use super::protocol::{host_of, is_aside, sends_to, spoken};
 use crate::config::{self, Environment};
 use crate::k8s::mesh;
+use crate::k8s::object::is_tcp;
 use crate::k8s::workload::{Workload, image_name};
 
 /// A port that somebody has named, `[SCHEME://][CONTAINER/]PORT`.
@@ -163,10 +164,6 @@ fn is_companion(container: &Container) -> bool {
     mesh::is_mesh(&container.name)
         || ["cloud-sql-proxy", "gce-proxy", "fluent-bit", "fluentd"].contains(&image)
         || image.ends_with("exporter")
-}
-
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
 /// Those that are fronted already, and those that Services send to; else all that look like clients' ports.

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use k8s_openapi::api::core::v1::LifecycleHandler;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::existing::{Existing, is_surely_ebbtide};
+use super::existing::{self, Existing};
 use super::meshes;
 use crate::k8s::hook;
 use crate::k8s::mesh::{self, Mesh};
-use crate::k8s::object::{decode, escape};
+use crate::k8s::object::{self, decode, escape};
 
 /// All by name, so that it stays true when somebody edits the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +134,7 @@ pub(super) fn restore(template: &Value, record: Option<&Record>, moved: Option<&
     let record = record.or(moved).unwrap_or(&none);
     for list in ["initContainers", "containers"] {
         if let Some(items) = template.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) {
-            items.retain(|item| !decode::<Container>(item).is_ok_and(|container| is_surely_ebbtide(&container)));
+            items.retain(|item| !existing::is_ours(item));
             items.iter_mut().for_each(|item| restore_container(item, record));
         }
     }
@@ -174,10 +174,8 @@ fn is_empty(value: &Value) -> bool {
 
 /// The volume at `/run/ebbtide` of ebbtide's container, if no other container mounts it.
 fn only_ours(template: &Value) -> Option<String> {
-    let lists = ["initContainers", "containers"].into_iter().filter_map(|list| template["spec"][list].as_array());
-    let (own, others): (Vec<&Value>, Vec<&Value>) = lists
-        .flatten()
-        .partition(|item| decode::<Container>(item).is_ok_and(|container| is_surely_ebbtide(&container)));
+    let (own, others): (Vec<&Value>, Vec<&Value>) =
+        existing::containers(template).partition(|item| existing::is_ours(item));
     let mounts = |items: &[&Value]| -> Vec<Value> {
         items.iter().filter_map(|item| item["volumeMounts"].as_array()).flatten().cloned().collect()
     };
@@ -254,7 +252,7 @@ fn restore_lifecycle(container: &mut Value, was: Option<&Value>) {
 }
 
 pub(super) fn is_tcp(port: &Value) -> bool {
-    port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
+    object::is_tcp(port["protocol"].as_str())
 }
 
 fn version(text: &str) -> Vec<u64> {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::options::PREFIX;
 use super::record::object_at;
+use crate::k8s::object;
 
 /// By `PORT/PROTOCOL`: a port's `targetPort` as it was, null where there was none, and ebbtide's.
 type Original = BTreeMap<String, (Value, Value)>;
@@ -44,7 +45,7 @@ pub(super) fn restore(service: &Value) -> Result<Value, String> {
 pub(super) fn retarget(service: &mut Value, moves: &BTreeMap<u16, Value>) -> bool {
     let mut original = Original::new();
     for port in ports(service) {
-        let is_tcp = port.get("protocol").and_then(Value::as_str).is_none_or(|protocol| protocol == "TCP");
+        let is_tcp = object::is_tcp(port.get("protocol").and_then(Value::as_str));
         let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Value::as_u64);
         let to = target.and_then(|target| moves.get(&u16::try_from(target).ok()?));
         if let (true, Some(to)) = (is_tcp, to) {

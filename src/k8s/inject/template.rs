@@ -6,12 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Service};
 use serde_json::{Value, json};
 
-use super::existing::{Existing, is_surely_ebbtide};
+use super::existing::Existing;
 use super::meshes;
 use super::options::Options;
 use super::ports::{self, Front, Question};
 use super::record::{self, Moved, RUN, Record, VOLUME, object_at};
-use super::sidecar::{self, ADMIN_PORT, LISTEN_PORT, NAME, Plan};
+use super::sidecar::{self, ADMIN_PORT, LISTEN_PORT, Plan};
 use crate::k8s::document::Fault;
 use crate::k8s::hook;
 use crate::k8s::mesh::{self, Mesh};
@@ -39,6 +39,8 @@ pub(super) struct Subject<'a> {
     pub(super) before: &'a Value,
     /// ebbtide's container as it stands.
     pub(super) old: Option<&'a Value>,
+    /// What it listens on.
+    pub(super) existing: &'a Existing,
     pub(super) record: Option<&'a Record>,
     /// Those that select it, as they were.
     pub(super) services: &'a [&'a Service],
@@ -50,21 +52,21 @@ pub(super) fn inject(subject: &Subject<'_>, options: &Options) -> Result<Injecte
     let original = subject.original;
     let refuse = |pointer: &str, message: String| subject.now.fault(pointer, message);
     let at_containers = |reason| vec![refuse(&original.in_spec("/containers"), reason)];
-    let existing = Existing::of(subject.old);
+    let existing = subject.existing;
     let question = Question {
         workload: original,
         services: subject.services,
         choices: options.ports.as_deref(),
         upstream_host: options.given("upstream-host"),
         has_outbound: !options.outbound.is_empty() || !existing.outbound.is_empty(),
-        existing: &existing,
+        existing,
     };
     let mut fronts = ports::choose(&question).map_err(at_containers)?;
     if fronts.is_empty() && !question.has_outbound {
         let message = "no port is fronted and no outbound one is named: ebbtide would have nothing to do".to_owned();
         return Err(vec![refuse(&original.in_spec(""), message)]);
     }
-    let admin_port = assign_ports(original, &mut fronts, options, &existing).map_err(at_containers)?;
+    let admin_port = assign_ports(original, &mut fronts, options, existing).map_err(at_containers)?;
     let mut notes = notes_on(&fronts);
     if original.spec.host_network == Some(true) {
         notes.push("the pod is on the node's network: ebbtide's ports must be free on every node, and whoever comes to the app's port on the node goes past ebbtide".to_owned());
@@ -134,10 +136,8 @@ fn assign_ports(
     taken.extend(fronts.iter().map(|front| front.port));
     taken.extend(options.outbound.iter().filter_map(|one| one.bind.rsplit(':').next()?.parse::<u16>().ok()));
     // A port that is in use stays, unless somebody says otherwise.
-    let known =
-        |port: u16, option: &str| existing.front(port).map(|known| known.listen).filter(|_| !options.is_said(option));
-    let used: Vec<u16> =
-        fronts.iter().filter_map(|front| known(front.port, "listen-port")).chain(existing.admin).collect();
+    let known = |port: u16| existing.front(port).map(|known| known.listen).filter(|_| !options.is_said("listen-port"));
+    let used: Vec<u16> = fronts.iter().filter_map(|front| known(front.port)).chain(existing.admin).collect();
     let mut take = |wanted: Option<u16>, first: u16, what: &str| {
         let port = match wanted {
             Some(port) if taken.contains(&port) => return Err(format!("--{what} {port} is a port of the pod already")),
@@ -151,7 +151,7 @@ fn assign_ports(
     let admin = take(admin.or(options.admin_port), ADMIN_PORT, "admin-port")?;
     let mut next = LISTEN_PORT;
     for (index, front) in fronts.iter_mut().enumerate() {
-        let wanted = known(front.port, "listen-port").or_else(|| options.listen_port.filter(|_| index == 0));
+        let wanted = known(front.port).or_else(|| options.listen_port.filter(|_| index == 0));
         front.listen = take(wanted, next, "listen-port")?;
         next = front.listen + 1;
     }
@@ -227,10 +227,13 @@ fn shown(hook: &k8s_openapi::api::core::v1::LifecycleHandler) -> String {
     if line.len() < text.len() { format!("{line}...") } else { line }
 }
 
+fn keeps_hook(container: &str, options: &Options) -> bool {
+    options.keep_hook.has(container) || mesh::is_mesh(container)
+}
+
 /// The longest sleep of the hooks that are replaced.
 fn replaced_sleep(workload: &Workload<'_>, options: &Options) -> Option<Duration> {
-    let keeps = |name: &str| options.keep_hook.has(name) || mesh::is_mesh(name);
-    let replaced = workload.apps().filter(|place| !keeps(&place.container.name));
+    let replaced = workload.apps().filter(|place| !keeps_hook(&place.container.name, options));
     replaced.filter_map(|place| hook::sleep(hook::of(place.container)?)).max()
 }
 
@@ -264,8 +267,7 @@ fn change_apps(template: &mut Value, original: &Workload<'_>, plan: &Plan<'_>, r
         let name = &place.container.name;
         let Some(container) = template.pointer_mut(&format!("/spec{}", place.pointer())) else { continue };
         let own: Vec<_> = plan.fronts.iter().filter(|front| front.container == *name).collect();
-        let keeps = plan.options.keep_hook.has(name) || mesh::is_mesh(name);
-        let is_kept = keeps && hook::of(place.container).is_some();
+        let is_kept = keeps_hook(name, plan.options) && hook::of(place.container).is_some();
         if !is_kept {
             if let Some(was) = container.get("lifecycle").filter(|was| !was.is_null()) {
                 record.lifecycles.insert(name.clone(), was.clone());
@@ -350,16 +352,6 @@ fn free_volume(original: &Workload<'_>) -> String {
     let taken: Vec<&str> = volumes.chain(mounts.map(|mount| mount.name.as_str())).collect();
     let names = std::iter::once(VOLUME.to_owned()).chain((2..).map(|number| format!("{VOLUME}-{number}")));
     names.into_iter().find(|name| !taken.contains(&name.as_str())).unwrap_or_default()
-}
-
-/// ebbtide's container as it stands in a template.
-pub(super) fn old_container(template: &Value) -> Option<&Value> {
-    let lists = ["initContainers", "containers"]
-        .into_iter()
-        .filter_map(|list| template.pointer(&format!("/spec/{list}"))?.as_array());
-    let found: Vec<_> =
-        lists.flatten().filter(|item| decode::<Container>(item).is_ok_and(|one| is_surely_ebbtide(&one))).collect();
-    found.iter().find(|item| item["name"] == NAME).or_else(|| found.first()).copied()
 }
 
 /// Of the configuration.

@@ -45,6 +45,16 @@ pub(super) fn selects(object: &Object, service: &Service, workload: &Workload<'_
     object::same_namespace(&object.namespace, &workload.object.namespace) && workload.is_selected(selector)
 }
 
+/// The Services that send to a workload's pods.
+pub(super) fn selecting<'s>(workload: &Workload<'_>, services: &'s [Before], objects: &[Object]) -> Vec<&'s Before> {
+    services.iter().filter(|before| selects(&objects[before.index], &before.typed, workload)).collect()
+}
+
+/// The same as types.
+pub(super) fn typed<'s>(services: &[&'s Before]) -> Vec<&'s Service> {
+    services.iter().map(|before| &before.typed).collect()
+}
+
 /// Fronted ports to which nothing in the input sends: somebody must see to that.
 pub(super) fn unsent(workload: &Workload<'_>, fronts: &[Front], services: &[&Service]) -> Vec<String> {
     let sends = |front: &Front| {
@@ -82,14 +92,9 @@ pub(super) fn unsent(workload: &Workload<'_>, fronts: &[Front], services: &[&Ser
 }
 
 /// After ebbtide has gone: Services outside the input that go on sending to it.
-pub(super) fn unsent_back(
-    workload: &Workload<'_>,
-    existing: &Existing,
-    services: &[(&Value, &Service)],
-) -> Vec<String> {
+pub(super) fn unsent_back(workload: &Workload<'_>, existing: &Existing, services: &[&Value]) -> Vec<String> {
     let sends = |port: u16| {
-        let now = services.iter().map(|(now, _)| *now);
-        let mut targets = now.filter_map(|now| now.pointer("/spec/ports")?.as_array()).flatten();
+        let mut targets = services.iter().filter_map(|now| now.pointer("/spec/ports")?.as_array()).flatten();
         targets.any(|one| one["targetPort"] == port)
     };
     let pods = pods(workload);

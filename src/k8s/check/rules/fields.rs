@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::{apps::v1 as apps, autoscaling::v2 as autoscaling, batch::v1 as batch, core::v1 as core};
 use k8s_openapi::api::{networking::v1 as networking, policy::v1 as policy};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::k8s::check::input::is_owned;
 use crate::k8s::check::{Input, Report, Rule, Severity};
-use crate::k8s::object::{Object, escape, unknown_fields};
+use crate::k8s::object::{Object, as_template, escape, unknown_fields};
 
 pub(super) static EB018: Rule = Rule {
     id: "EB018",
@@ -69,8 +69,10 @@ fn unknown_in(input: &Input<'_>, object: &Object) -> Vec<String> {
 fn in_template(input: &Input<'_>, object: &Object) -> Vec<String> {
     let Some(at) = object.template_path(input.options.template_path.as_deref()) else { return Vec::new() };
     let Some(template) = object.value.pointer(at) else { return Vec::new() };
-    let template = json!({"metadata": template.get("metadata"), "spec": template.get("spec")});
-    unknown_fields::<core::PodTemplateSpec>(&template).into_iter().map(|path| format!("{at}{path}")).collect()
+    unknown_fields::<core::PodTemplateSpec>(&as_template(template))
+        .into_iter()
+        .map(|path| format!("{at}{path}"))
+        .collect()
 }
 
 /// The field that was meant, if one letter or two are wrong, or their case is.

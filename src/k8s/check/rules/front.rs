@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, ConfigError, Direction, HostPort, ListenerConfig, Loaded, Mode, Origin, UpstreamAddr};
+use crate::config::{Config, ConfigError, Direction, HostPort, ListenerConfig, Loaded, Mode, Origin};
 use crate::k8s::check::Finding;
 use crate::k8s::workload::{self, Place, Workload, is_ebbtide};
 
@@ -144,13 +144,7 @@ pub(super) fn app_port(listener: &ListenerConfig) -> Option<u16> {
 
 /// The first address of the upstream; `None` for a Unix socket.
 pub(super) fn upstream(listener: &ListenerConfig) -> Option<&HostPort> {
-    match &listener.upstream {
-        UpstreamAddr::Http(one) | UpstreamAddr::H2c(one) | UpstreamAddr::Auto(one) | UpstreamAddr::Https(one) => {
-            Some(one)
-        }
-        UpstreamAddr::Tcp(several) | UpstreamAddr::Tls(several) => several.first(),
-        UpstreamAddr::Unix(_) => None,
-    }
+    listener.upstream.hosts().first()
 }
 
 fn is_this_pod(host: &str) -> bool {

@@ -9,7 +9,7 @@ use super::front::{self, Front};
 use crate::k8s::check::{Input, KubeVersion, Report, Rule, Severity};
 use crate::k8s::hook;
 use crate::k8s::mesh;
-use crate::k8s::object::{Object, escape};
+use crate::k8s::object::{Object, escape, is_tcp};
 use crate::k8s::workload::Workload;
 
 pub(super) static EB044: Rule = Rule {
@@ -75,7 +75,7 @@ fn target(workload: &Workload<'_>, port: &ServicePort) -> Target {
 /// The TCP ports of a Service that are sent on to pods.
 fn ports(service: &Service) -> impl Iterator<Item = (usize, &ServicePort)> {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()).enumerate();
-    ports.filter(|(_, port)| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
+    ports.filter(|(_, port)| is_tcp(port.protocol.as_deref()))
 }
 
 /// Its clients dial the pods' ports themselves, whatever it says of them.
@@ -162,7 +162,7 @@ fn why_nobody(
     let declared: Vec<i32> = workload
         .containers()
         .flat_map(|place| place.container.ports.iter().flatten())
-        .filter(|port| port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"))
+        .filter(|port| is_tcp(port.protocol.as_deref()))
         .map(|port| port.container_port)
         .collect();
     if let Some(front) = &front {
