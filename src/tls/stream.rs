@@ -10,6 +10,8 @@ use rustls::{CommonState, ConnectionCommon, HandshakeKind, SideData};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::transport::poll_write_parts;
+
 /// A connection whose handshake is over.
 #[derive(Debug)]
 pub struct TlsStream {
@@ -192,7 +194,7 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
+        poll_write_parts(Pin::new(&mut self.socket), cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
