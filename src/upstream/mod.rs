@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod remote;
 pub mod pool;
+pub mod quiet;
 pub mod multiplex;
 mod taken_back;
 pub mod speaks;

@@ -2,14 +2,20 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::connect::{DialError, Marks, Peek, Upstream, UpstreamIo, dial};
+use super::quiet::Quiet;
 use crate::proxy::body::RequestBody;
 use crate::tls::client::Offer;
 
@@ -43,11 +49,14 @@ pub struct Pooled {
 struct Connection {
     sender: SendRequest<RequestBody>,
     task: AbortHandle,
+    quiet: Arc<Quiet>,
     marks: Rc<Marks>,
     peek: Peek,
     keep: Duration,
 }
 
+/// Most bytes of a response that are read at once: a head and 64 KiB come in one piece, and go out in one.
+const PIECE: usize = 128 * 1024;
 /// Shorter than the keep-alive of any common app server (gunicorn 2 s, Node and uvicorn 5 s): a request must never
 /// meet the app's own idle close.
 const KEEP: Duration = Duration::from_millis(800);
@@ -106,18 +115,17 @@ impl Pool {
             .handshake(TokioIo::new(io))
             .await
             .map_err(|error| DialError::Failed(std::io::Error::other(error)))?;
-        let task = tokio::task::spawn_local(async move {
-            // How it ended shows at the request, or did not concern one.
-            let _ = connection.await;
-        });
-        let connection = Connection { sender, task: task.abort_handle(), marks, peek, keep: KEEP };
+        let quiet = Arc::<Quiet>::default();
+        // How it ends shows at the request, or does not concern one.
+        let task = tokio::task::spawn_local(Arc::clone(&quiet).drive(connection));
+        let connection = Connection { sender, task: task.abort_handle(), quiet, marks, peek, keep: KEEP };
         Ok(self.hand_out(connection, false))
     }
 
     /// The settings of every connection to an app.
     pub fn client(&self) -> http1::Builder {
         let mut client = http1::Builder::new();
-        client.max_buf_size(self.0.header_bytes.max(8192)).max_header_size(self.0.header_bytes);
+        client.max_buf_size(self.0.header_bytes.max(PIECE)).max_header_size(self.0.header_bytes);
         client
     }
 
@@ -153,6 +161,14 @@ impl Pooled {
     /// The sender for one request.
     pub fn sender(&mut self) -> Option<&mut SendRequest<RequestBody>> {
         self.connection.as_mut().map(|connection| &mut connection.sender)
+    }
+
+    /// Polls the body of its response.
+    pub fn poll_body(&self, body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        match &self.connection {
+            Some(connection) => connection.quiet.poll_body(body, cx),
+            None => Poll::Ready(None),
+        }
     }
 
     /// The app has said how long it keeps idle connections, in seconds.
