@@ -41,6 +41,7 @@ pub struct Worker {
     /// Most downstream connections and HTTP/2 streams over all workers.
     pub max_connections: usize,
     snapshot: Cell<Snapshot>,
+    known_phase: Cell<Phase>,
     news: RefCell<watch::Receiver<Snapshot>>,
     coarse_now: Cell<Tick>,
     conns: RefCell<Vec<Rc<Conn>>>,
@@ -114,6 +115,7 @@ impl Worker {
             max_connections,
             news: RefCell::new(lifecycle.watch()),
             snapshot: Cell::new(lifecycle.snapshot()),
+            known_phase: Cell::new(lifecycle.snapshot().phase),
             coarse_now: Cell::new(lifecycle.now()),
             conns: RefCell::default(),
             inbound: RefCell::default(),
@@ -132,9 +134,16 @@ impl Worker {
     pub fn snapshot(&self) -> Snapshot {
         let mut news = self.news.borrow_mut();
         if news.has_changed().unwrap_or(false) {
-            self.snapshot.set(*news.borrow_and_update());
+            let snapshot = *news.borrow_and_update();
+            self.known_phase.set(snapshot.phase);
+            self.snapshot.set(snapshot);
         }
         self.snapshot.get()
+    }
+
+    /// Its phase alone; the rest of it is much to copy for every request.
+    pub fn phase(&self) -> Phase {
+        if self.news.borrow().has_changed().unwrap_or(false) { self.snapshot().phase } else { self.known_phase.get() }
     }
 
     /// The time of the latest sweep; good enough for idle times.

@@ -237,9 +237,11 @@ impl Conn {
     /// The contract's §4: every connection has its moment; one that came after the window opened is told on its first
     /// answer.
     pub fn is_notice_due(&self) -> bool {
+        if !self.worker.phase().is_terminating() {
+            return false;
+        }
         let snapshot = self.worker.snapshot();
         match (snapshot.phase, snapshot.deadlines) {
-            (Phase::Starting | Phase::Serving, _) => false,
             (Phase::Holding, Some(deadlines)) => {
                 let window = deadlines.notice;
                 let moment = if self.accepted.get() >= window.start { window.start } else { window.moment(self.share) };

@@ -192,9 +192,9 @@ fn scan(bytes: &[u8]) -> Framing {
     let mut framing = Framing::default();
     // Empty lines before the request line are skipped, as the parser does (RFC 9112 §2.2).
     let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
-    let mut rest = &bytes[start..];
-    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-        rest = &rest[end + 1..];
+    let bytes = &bytes[start..];
+    for end in memchr::memchr_iter(b'\n', bytes) {
+        let rest = &bytes[end + 1..];
         match rest.first() {
             Some(b'\r' | b'\n') => {
                 framing.whole = true;

@@ -29,7 +29,7 @@ impl Access {
                 method: request.method().clone(),
                 // The query may hold secrets.
                 path: request.uri().path().to_owned(),
-                phase: worker.snapshot().phase.name(),
+                phase: worker.phase().name(),
             })
         }))
     }

@@ -6,14 +6,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::sleep;
 
 use super::access::Access;
 use super::body::{AppBody, Body, Exchange, Upstream, abandoned};
-use super::headers::{self, UpgradeRequest};
+use super::headers::{self, Ends, Found, UpgradeRequest};
 use super::response::{Reason, come_back, respond};
 use super::{Inbound, events, grpc, to_http1, to_http2, upgrade, way};
 use crate::config::UpstreamAddr;
@@ -29,15 +28,12 @@ use crate::worker::Worker;
 pub struct Asked {
     /// What the client speaks.
     pub version: Version,
+    /// What its headers have shown.
+    pub found: Found,
     /// The request's method.
     pub method: Method,
     /// A gRPC call, and the content type it is made in.
     pub call: Option<HeaderValue>,
-    client_closes: bool,
-    /// An HTTP/1.0 client that asks for it is kept.
-    asks_to_stay: bool,
-    /// An `EventSource` may be behind it.
-    wants_events: bool,
     /// The framing can't be shown to be unambiguous, so the connection must not be used again (RFC 9112 §6.3).
     must_close: bool,
 }
@@ -82,21 +78,18 @@ async fn forward_by(
     let conn = Rc::clone(active.conn());
     let framing = conn.framing.take();
     let version = request.version();
-    // Each look costs, and HTTP/2 has none of these headers (RFC 9113 §8.2.2).
     let http1 = version != Version::HTTP_2;
-    let chunked = http1 && request.headers().contains_key(http::header::TRANSFER_ENCODING);
-    let call = grpc::call_type(&request).cloned();
+    let found = Found::in_headers(request.headers());
+    let chunked = http1 && found.coded;
     let asked = Asked {
         version,
+        found,
         method: request.method().clone(),
-        client_closes: http1 && headers::says_close(request.headers()),
-        asks_to_stay: version == Version::HTTP_10 && headers::says_keep_alive(request.headers()),
-        wants_events: call.is_none() && headers::wants_events(request.headers()),
         must_close: chunked && !framing.whole,
-        call,
+        call: grpc::call_type(&request).cloned(),
     };
     conn.body_unread.set(!request.body().is_end_stream());
-    conn.client_closes.set(asked.client_closes);
+    conn.client_closes.set(asked.client_closes());
     let access = Access::begin(&inbound.worker, &request);
     note_arrival(&conn, request.headers());
     let ambiguous = chunked && framing.content_length;
@@ -145,7 +138,7 @@ async fn exchange(
         UpstreamAddr::H2c(_) => Speaks::Http2,
         _ => Speaks::Http1,
     };
-    if headers::prepare(prepared, speaks, &headers::Ends::of(active.conn(), inbound))? != UpgradeRequest::No {
+    if headers::prepare(prepared, &asked.found, speaks, &Ends::of(active.conn(), inbound))? != UpgradeRequest::No {
         return Box::pin(upgrade::open(request, asked, active, inbound)).await;
     }
     match speaks {
@@ -175,7 +168,7 @@ async fn exchange_stream(
         Speaks::Http1 | Speaks::Silent | Speaks::Http2 => {}
     }
     let Some(prepared) = request else { return Err(Reason::BadTarget) };
-    headers::prepare(prepared, speaks, &headers::Ends::of(active.conn(), inbound))?;
+    headers::prepare(prepared, &asked.found, speaks, &Ends::of(active.conn(), inbound))?;
     match speaks {
         Speaks::Http1 | Speaks::Silent => Box::pin(to_http1::exchange(request, asked, active, inbound)).await,
         Speaks::Http2 => to_http2::exchange(request, asked, active, inbound).await,
@@ -224,25 +217,17 @@ pub async fn pause_before_repeat(active: &Active, inbound: &Inbound) -> Result<(
     }
 }
 
-/// A request's head, for sending it again; what hyper has attached to it stays behind.
-pub fn head_of<B>(request: &Request<B>) -> Parts {
-    let mut head = Request::new(());
-    *head.method_mut() = request.method().clone();
-    *head.uri_mut() = request.uri().clone();
-    *head.version_mut() = request.version();
-    *head.headers_mut() = request.headers().clone();
-    head.into_parts().0
-}
-
 /// The app's response on its way to a client that speaks `version`.
 pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exchange) -> Response<Body> {
-    if let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
+    let found = Found::in_headers(response.headers());
+    if found.keep_alive
+        && let Some(Upstream::Pooled(pooled)) = &mut exchange.upstream
         && let Some(seconds) = headers::keep_alive_timeout(response.headers())
     {
         pooled.learn_keep_alive(seconds);
     }
     let may_pass_on = exchange.inbound.worker.config.pass_on_close && version != Version::HTTP_2;
-    let pass_on = may_pass_on && headers::says_close(response.headers());
+    let pass_on = may_pass_on && found.closes;
     let unsized_body = response.body().size_hint().exact().is_none();
     let is_call = exchange.spoken == Spoken::Grpc;
     let is_events = !is_call && unsized_body && events::is_event_stream(response.headers());
@@ -255,7 +240,7 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
         body.follow_events();
     }
     let mut response = Response::from_parts(parts, Body::App(Box::new(body)));
-    headers::prepare_response(&mut response, version);
+    headers::prepare_response(&mut response, &found, version);
     if pass_on {
         headers::tell_to_close(response.headers_mut());
     }
@@ -264,7 +249,7 @@ pub fn answer(response: Response<Incoming>, version: Version, mut exchange: Exch
 
 fn refuse(reason: Reason, asked: &Asked, active: Active, inbound: &Inbound) -> Response<Body> {
     let terminating = inbound.worker.lifecycle.snapshot().phase.is_terminating();
-    let invited = asked.wants_events
+    let invited = asked.wants_events()
         && asked.method != Method::CONNECT
         && terminating
         && reason.parts().0 == StatusCode::SERVICE_UNAVAILABLE;
@@ -299,11 +284,11 @@ fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
     let due = conn.is_notice_due();
     if due || asked.must_close {
         headers::tell_to_close(response.headers_mut());
-    } else if asked.asks_to_stay && response.body().size_hint().exact().is_some() {
+    } else if asked.asks_to_stay() && response.body().size_hint().exact().is_some() {
         // hyper does so only for a response that claims to be 1.1. An end that is the close itself can't be kept.
         headers::tell_to_stay(response.headers_mut());
     }
-    if due && !conn.told.replace(true) && !asked.client_closes {
+    if due && !conn.told.replace(true) && !asked.client_closes() {
         conn.worker().metrics.notices.add(Notice::ConnectionClose as usize);
     }
 }
@@ -311,7 +296,7 @@ fn tell(response: &mut Response<Body>, asked: &Asked, conn: &Conn) {
 /// An arrival counts for the hold and for `quiet` unless its connection was told to go, or it is a probe.
 fn note_arrival(conn: &Conn, headers: &HeaderMap) {
     let worker = conn.worker();
-    let terminating = worker.snapshot().phase.is_terminating();
+    let terminating = worker.phase().is_terminating();
     let first = !conn.served.get();
     if !(first || (terminating && !conn.told.get())) || headers::is_probe(headers) {
         return;
@@ -323,7 +308,7 @@ fn note_arrival(conn: &Conn, headers: &HeaderMap) {
 
 /// A request, or a connection, goes to the app.
 pub fn note_forwarded(worker: &Worker) {
-    let phase = worker.snapshot().phase;
+    let phase = worker.phase();
     if phase.is_terminating() {
         worker.metrics.after_termination.add(0);
     }
@@ -359,6 +344,21 @@ impl Asked {
             Version::HTTP_2 => Spoken::Http2,
             _ => Spoken::Http1,
         }
+    }
+
+    /// The client itself ends the connection after this request; HTTP/2 has no such header (RFC 9113 §8.2.2).
+    fn client_closes(&self) -> bool {
+        self.found.closes && self.version != Version::HTTP_2
+    }
+
+    /// An HTTP/1.0 client that asks for it is kept.
+    fn asks_to_stay(&self) -> bool {
+        self.found.stays && self.version == Version::HTTP_10
+    }
+
+    /// An `EventSource` may be behind it.
+    fn wants_events(&self) -> bool {
+        self.found.wants_events && self.call.is_none()
     }
 }
 

@@ -7,6 +7,7 @@ pub mod forward;
 pub mod to_http1;
 pub mod to_http2;
 pub mod way;
+pub mod again;
 pub mod headers;
 pub mod body;
 pub mod boundary;
@@ -242,7 +243,7 @@ fn count_late_head(worker: &Worker) {
 
 /// What has begun and not come in time is late by the drain's end, and by no fault of the client's; that is counted here.
 fn is_cut_by_drain(worker: &Worker) -> bool {
-    let is_cut = worker.snapshot().phase > Phase::Holding;
+    let is_cut = worker.phase() > Phase::Holding;
     if is_cut {
         worker.count_forced(Forced::RequestHead);
     }

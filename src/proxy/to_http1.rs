@@ -7,8 +7,9 @@ use http::header::TRANSFER_ENCODING;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
 
+use super::again::Head;
 use super::body::{Body, Exchange, RequestBody, Upstream};
-use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
+use super::forward::{Asked, answer, broke, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
@@ -41,7 +42,7 @@ pub async fn exchange(
         }
         let may_retry = upstream.is_reused() && !retried;
         // Without a body, on a reused connection.
-        let again = (may_retry && bodyless).then(|| head_of(&next));
+        let again = (may_retry && bodyless).then(|| Head::of(&next));
         let Some(sender) = upstream.sender() else { return Err(Reason::AppBroke) };
         let sent = unless_forced(active, pin!(sender.try_send_request(next))).await;
         let marks = upstream.marks();
@@ -69,7 +70,7 @@ pub async fn exchange(
                         return Err(Reason::of_failed_body(active.conn()));
                     }
                     (Some(request), _) if may_retry => request,
-                    (None, Some(again)) if unanswered && twice => Request::from_parts(again, RequestBody::empty()),
+                    (None, Some(again)) if unanswered && twice => again.with(RequestBody::empty()),
                     _ => {
                         broke(inbound, &chain(error.error()));
                         return Err(Reason::AppBroke);

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use http::{Request, Response};
 use hyper::body::{Body as _, Incoming};
 
+use super::again::Head;
 use super::body::{Body, Exchange, RequestBody, Upstream, h2_cause};
-use super::forward::{Asked, answer, broke, head_of, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
+use super::forward::{Asked, answer, broke, note_forwarded, out_of_time, pause_before_repeat, unless_forced};
 use super::response::Reason;
 use super::{Inbound, headers, way};
 use crate::listener::conn::Active;
@@ -48,7 +49,7 @@ pub async fn exchange(
         }
         tries += 1;
         let (kept, upload) = (request.body().keeper(), request.body().upload());
-        let again = head_of(&request);
+        let again = Head::of(&request);
         let (error, slot) = match unless_forced(active, pin!(slot.send(request))).await {
             None => return Err(out_of_time(inbound, true)),
             Some((Ok(response), slot)) => {
@@ -88,7 +89,7 @@ pub async fn exchange(
         if tries > 1 {
             pause_before_repeat(active, inbound).await?;
         }
-        request = Request::from_parts(again, RequestBody::again(kept, active));
+        request = again.with(RequestBody::again(kept, active));
     }
 }
 

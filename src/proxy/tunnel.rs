@@ -181,7 +181,7 @@ impl Tunnel {
         if conn.asked() < Ask::CLOSE {
             return Poll::Pending;
         }
-        if conn.worker().snapshot().phase.is_terminating() {
+        if conn.worker().phase().is_terminating() {
             self.close_if_asked(conn, moved, cx);
         } else if self.closing == Closing::No {
             if moved {

@@ -13,10 +13,11 @@ use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_acc
 
 use super::body::{Body, Exchange, RequestBody, Upstream};
 use super::forward::{Asked, answer, broke, out_of_time, unless_forced};
+use super::headers::{self, Ends, Found};
 use super::relay::{Direction, Relay, Side};
 use super::response::Reason;
 use super::websocket::session;
-use super::{Inbound, headers, tunnel, way};
+use super::{Inbound, tunnel, way};
 use crate::lifecycle::in_flight::Work;
 use crate::lifecycle::phase::Phase;
 use crate::listener::conn::{Active, Conn, Upgrade};
@@ -70,7 +71,7 @@ pub async fn open_stream(
     may_open(inbound)?;
     let upgraded = hyper::upgrade::on(&mut request);
     *request.method_mut() = Method::GET;
-    headers::prepare(&mut request, Speaks::Http1, &headers::Ends::of(active.conn(), inbound))?;
+    headers::prepare(&mut request, &asked.found, Speaks::Http1, &Ends::of(active.conn(), inbound))?;
     let key = generate_key();
     let fields = request.headers_mut();
     fields.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -104,7 +105,8 @@ pub async fn open_stream(
     for name in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
         response.headers_mut().remove(name);
     }
-    headers::prepare_response(&mut response, Version::HTTP_2);
+    let found = Found::in_headers(response.headers());
+    headers::prepare_response(&mut response, &found, Version::HTTP_2);
     Ok(response)
 }
 
@@ -124,7 +126,7 @@ pub async fn relay(io: Io, conn: &Rc<Conn>) {
 
 /// After the hold no tunnel or session begins (contract §5).
 fn may_open(inbound: &Inbound) -> Result<(), Reason> {
-    if inbound.worker.snapshot().phase > Phase::Holding {
+    if inbound.worker.phase() > Phase::Holding {
         inbound.worker.metrics.late_refusals.add(0);
         return Err(Reason::NoNewTunnel);
     }

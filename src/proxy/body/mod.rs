@@ -242,7 +242,11 @@ impl AppBody {
         {
             return Poll::Ready(ending);
         }
-        match Pin::new(&mut self.inner).poll_frame(cx) {
+        let polled = match &self.exchange.upstream {
+            Some(Upstream::Pooled(pooled)) => pooled.poll_body(&mut self.inner, cx),
+            _ => Pin::new(&mut self.inner).poll_frame(cx),
+        };
+        match polled {
             Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(self.follows.follow(frame, asked >= Ask::CLOSE)))),
             Poll::Ready(Some(Err(error))) => {
                 self.ended = Ended::Broken;
@@ -361,21 +365,27 @@ impl Drop for AppBody {
         if !whole && let Some(stream) = self.exchange.active.stream() {
             stream.abandon();
         }
+        let mut permit = self.exchange.permit.take();
         if whole && self.exchange.active.stream().is_none() {
-            // Taken before the other one is let go of: nobody sees the work end in between.
-            let permit = self.exchange.inbound.worker.lifecycle.permit(self.exchange.inbound.number, Work::Request);
-            self.conn().tail.replace(Some(Tail { _permit: permit, close_delimited: self.close_delimited }));
-        }
-        match (self.exchange.upstream.take(), self.exchange.permit.take()) {
-            (Some(upstream @ (Upstream::Pooled(_) | Upstream::Stream(_))), Some(permit)) if whole => {
-                match (&self.exchange.upload, upstream) {
-                    (Some(upload), upstream) => upload.answered(self.conn(), permit, upstream),
-                    (None, Upstream::Pooled(pooled)) => pooled.give_back(),
-                    (None, _) => {}
+            // An upload needs its own, and takes it before the other one may go: nobody sees the work end in between.
+            let rest = match &self.exchange.upload {
+                Some(_) => {
+                    Some(self.exchange.inbound.worker.lifecycle.permit(self.exchange.inbound.number, Work::Request))
                 }
-            }
-            (Some(Upstream::Single(task)), _) => task.abort(),
-            (Some(Upstream::Stream(slot)), _) => {
+                None => permit.take(),
+            };
+            self.conn()
+                .tail
+                .replace(rest.map(|permit| Tail { _permit: permit, close_delimited: self.close_delimited }));
+        }
+        match self.exchange.upstream.take() {
+            Some(Upstream::Single(task)) => task.abort(),
+            Some(upstream) if whole => match (&self.exchange.upload, upstream, permit) {
+                (Some(upload), upstream, Some(permit)) => upload.answered(self.conn(), permit, upstream),
+                (None, Upstream::Pooled(pooled), _) => pooled.give_back(),
+                _ => {}
+            },
+            Some(Upstream::Stream(slot)) => {
                 slot.broken_off();
                 if let Some(upload) = &self.exchange.upload {
                     // Until the app takes what was sent, or resets it, the stream is open there.

@@ -1,5 +1,7 @@
 //! What a proxy does to headers. Pure.
 
+mod found;
+
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
     UPGRADE,
@@ -7,6 +9,7 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, Uri, Version};
 
+pub use self::found::Found;
 use super::Inbound;
 use crate::listener::conn::Conn;
 use crate::tls::identity::Identity;
@@ -52,18 +55,23 @@ pub enum UpgradeRequest {
 }
 
 /// Prepares a request for an app that `speaks` one of the two: hop-by-hop headers gone, `X-Forwarded-*` set; origin form
-/// and Host for HTTP/1.1, absolute form and no Host for HTTP/2, where hyper makes `:authority` of it.
+/// and Host for HTTP/1.1, absolute form and no Host for HTTP/2, where hyper makes `:authority` of it. `found` is what its
+/// headers have shown.
 ///
 /// # Errors
 /// If the request has no usable target or Host.
-pub fn prepare<B>(request: &mut Request<B>, speaks: Speaks, ends: &Ends<'_>) -> Result<UpgradeRequest, Unacceptable> {
+pub fn prepare<B>(
+    request: &mut Request<B>,
+    found: &Found,
+    speaks: Speaks,
+    ends: &Ends<'_>,
+) -> Result<UpgradeRequest, Unacceptable> {
     let version = request.version();
-    let found = Found::in_headers(request.headers());
     // HTTP/1.0 has no upgrade (RFC 9110 §7.8), and HTTP/2 none that looks like this.
     let may_upgrade = found.hop_by_hop && version == Version::HTTP_11;
     let upgrade = if may_upgrade { upgrade_of(request.headers()) } else { UpgradeRequest::No };
     let authority = to_origin_form(request)?;
-    let host = host_of(request.headers(), authority.as_ref(), version, &found)?;
+    let host = host_of(request.headers(), authority.as_ref(), version, found)?;
     // An upgrade is asked for in HTTP/1.1, whatever else the app speaks.
     if speaks == Speaks::Http2 && upgrade == UpgradeRequest::No {
         to_absolute_form(request, if ends.app_over_tls { Scheme::HTTPS } else { Scheme::HTTP }, authority, &host)?;
@@ -88,13 +96,14 @@ pub fn prepare<B>(request: &mut Request<B>, speaks: Speaks, ends: &Ends<'_>) -> 
     Ok(upgrade)
 }
 
-/// Prepares the app's response for the client: hop-by-hop headers gone, the client's version.
-pub fn prepare_response<B>(response: &mut Response<B>, version: Version) {
+/// Prepares the app's response for the client: hop-by-hop headers gone, the client's version. `found` is what its
+/// headers have shown.
+pub fn prepare_response<B>(response: &mut Response<B>, found: &Found, version: Version) {
     // A version taken over from the app would contradict what is put on the wire.
     *response.version_mut() = version;
-    let headers = response.headers_mut();
-    if Found::in_headers(headers).hop_by_hop {
-        if headers.contains_key(TRANSFER_ENCODING) {
+    if found.hop_by_hop {
+        let headers = response.headers_mut();
+        if found.coded {
             // It overrides a length (RFC 9112 §6.3); hyper's client leaves both in.
             headers.remove(CONTENT_LENGTH);
         }
@@ -116,36 +125,6 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// What one pass over the headers has shown; looking each name up would cost more than all the rest here.
-#[derive(Debug, Default)]
-struct Found {
-    hop_by_hop: bool,
-    hosts: u32,
-    cookies: u32,
-    forwarded: bool,
-}
-
-impl Found {
-    fn in_headers(headers: &HeaderMap) -> Self {
-        let mut found = Self::default();
-        for (name, value) in headers {
-            match *name {
-                HOST => found.hosts += 1,
-                COOKIE => found.cookies += 1,
-                // What every gRPC call says, and what is said to the app as well.
-                TE => found.hop_by_hop |= value != "trailers",
-                CONNECTION | TRANSFER_ENCODING | UPGRADE | EXPECT => found.hop_by_hop = true,
-                _ => {
-                    let text = name.as_str();
-                    found.hop_by_hop |= OTHER_HOP_BY_HOP.contains(&text);
-                    found.forwarded |= text.starts_with("x-forwarded-");
-                }
-            }
-        }
-        found
-    }
-}
-
 /// Tells the client that this is the last response on the connection.
 pub fn tell_to_close(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -156,21 +135,11 @@ pub fn tell_to_stay(headers: &mut HeaderMap) {
     headers.entry(CONNECTION).or_insert(HeaderValue::from_static("keep-alive"));
 }
 
-/// The client wants the connection to stay.
-pub fn says_keep_alive(headers: &HeaderMap) -> bool {
-    has_token(headers, &CONNECTION, "keep-alive")
-}
-
 /// `Transfer-Encoding` says anything but `chunked`, once: the body would reach the app without the rest of its codings.
 pub fn has_other_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = codings.next().is_none_or(|only| only.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"));
     !chunked || codings.next().is_some()
-}
-
-/// The client itself ends the connection after this request.
-pub fn says_close(headers: &HeaderMap) -> bool {
-    has_token(headers, &CONNECTION, "close")
 }
 
 /// `timeout` of a `Keep-Alive` header, in seconds.
@@ -186,11 +155,6 @@ pub fn is_probe(headers: &HeaderMap) -> bool {
         .get(http::header::USER_AGENT)
         .and_then(|agent| agent.to_str().ok())
         .is_some_and(|agent| AGENTS.iter().any(|probe| agent.starts_with(probe)))
-}
-
-/// An `EventSource` asks, or something like it.
-pub fn wants_events(headers: &HeaderMap) -> bool {
-    has_token(headers, &http::header::ACCEPT, "text/event-stream")
 }
 
 /// The upgrade that is asked for, or agreed to, is WebSocket and nothing else.
@@ -374,12 +338,12 @@ fn remove_look_alikes(headers: &mut HeaderMap) {
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    headers
-        .get_all(name)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|part| part.trim().eq_ignore_ascii_case(token))
+    headers.get_all(name).iter().flat_map(tokens).any(|one| one.eq_ignore_ascii_case(token))
+}
+
+/// The parts of a list; none if it is no text.
+fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
+    value.to_str().unwrap_or_default().split(',').map(str::trim)
 }
 
 #[cfg(test)]

@@ -8,6 +8,11 @@ fn request(method: &str, target: &str, version: Version, headers: &[(&str, &str)
     request.body(()).unwrap()
 }
 
+fn prepare_it(request: &mut Request<()>, speaks: Speaks, ends: &Ends<'_>) -> Result<UpgradeRequest, Unacceptable> {
+    let found = Found::in_headers(request.headers());
+    prepare(request, &found, speaks, ends)
+}
+
 fn client() -> Ends<'static> {
     static ADDRESS: HeaderValue = HeaderValue::from_static("192.0.2.7");
     Ends { client: &ADDRESS, identity: None, vouched_here: false, app_over_tls: false }
@@ -15,7 +20,7 @@ fn client() -> Ends<'static> {
 
 fn prepared(headers: &[(&str, &str)]) -> (UpgradeRequest, HeaderMap) {
     let mut request = request("GET", "/a?b", Version::HTTP_11, headers);
-    let upgrade = prepare(&mut request, Speaks::Http1, &client()).unwrap();
+    let upgrade = prepare_it(&mut request, Speaks::Http1, &client()).unwrap();
     (upgrade, request.headers().clone())
 }
 
@@ -101,11 +106,11 @@ fn upgrades_pass_but_h2c_does_not() {
 #[test]
 fn host_must_be_there_exactly_once() {
     let mut none = request("GET", "/", Version::HTTP_11, &[]);
-    assert_eq!(prepare(&mut none, Speaks::Http1, &client()), Err(Unacceptable::Host));
+    assert_eq!(prepare_it(&mut none, Speaks::Http1, &client()), Err(Unacceptable::Host));
     let mut two = request("GET", "/", Version::HTTP_11, &[("host", "a"), ("host", "b")]);
-    assert_eq!(prepare(&mut two, Speaks::Http1, &client()), Err(Unacceptable::Host));
+    assert_eq!(prepare_it(&mut two, Speaks::Http1, &client()), Err(Unacceptable::Host));
     let mut old = request("GET", "/", Version::HTTP_10, &[]);
-    assert_eq!(prepare(&mut old, Speaks::Http1, &client()), Ok(UpgradeRequest::No));
+    assert_eq!(prepare_it(&mut old, Speaks::Http1, &client()), Ok(UpgradeRequest::No));
     assert_eq!(old.version(), Version::HTTP_11);
     assert_eq!(get(old.headers(), "host"), Some("localhost"));
 }
@@ -113,12 +118,12 @@ fn host_must_be_there_exactly_once() {
 #[test]
 fn absolute_form_becomes_origin_form_and_its_authority_wins() {
     let mut absolute = request("GET", "http://user@real.example:81/p?q", Version::HTTP_11, &[("host", "other")]);
-    prepare(&mut absolute, Speaks::Http1, &client()).unwrap();
+    prepare_it(&mut absolute, Speaks::Http1, &client()).unwrap();
     assert_eq!(absolute.uri(), "/p?q");
     assert_eq!(get(absolute.headers(), "host"), Some("real.example:81"));
 
     let mut star = request("OPTIONS", "*", Version::HTTP_11, &[("host", "a")]);
-    prepare(&mut star, Speaks::Http1, &client()).unwrap();
+    prepare_it(&mut star, Speaks::Http1, &client()).unwrap();
     assert_eq!(star.uri(), "*");
 }
 
@@ -133,8 +138,9 @@ fn a_response_takes_the_clients_version_and_loses_hop_by_hop_headers() {
         .body(())
         .unwrap();
     assert_eq!(keep_alive_timeout(response.headers()), Some(2));
-    assert!(says_close(response.headers()));
-    prepare_response(&mut response, Version::HTTP_11);
+    let found = Found::in_headers(response.headers());
+    assert!(found.closes && found.keep_alive && !found.coded);
+    prepare_response(&mut response, &found, Version::HTTP_11);
     assert_eq!(response.version(), Version::HTTP_11);
     assert_eq!(response.headers().len(), 1);
     assert_eq!(get(response.headers(), "server"), Some("legacy"));
@@ -167,7 +173,7 @@ fn an_authority_becomes_host_for_an_http1_app_and_cookies_are_joined() {
     for crumb in ["a=1", "b=2"] {
         request.headers_mut().append(COOKIE, HeaderValue::from_static(crumb));
     }
-    prepare(&mut request, Speaks::Http1, &client()).unwrap();
+    prepare_it(&mut request, Speaks::Http1, &client()).unwrap();
     assert_eq!((request.uri().to_string().as_str(), request.version()), ("/a?b=c", Version::HTTP_11));
     assert_eq!(request.headers()["host"], "app.example:8080");
     assert_eq!(request.headers().get_all(COOKIE).iter().collect::<Vec<_>>(), ["a=1; b=2"]);
@@ -178,14 +184,14 @@ fn an_authority_becomes_host_for_an_http1_app_and_cookies_are_joined() {
 fn an_authority_stays_one_for_an_http2_app_and_host_becomes_one() {
     let mut request = over_http2("http://app.example:8080/a?b=c");
     request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
-    prepare(&mut request, Speaks::Http2, &client()).unwrap();
+    prepare_it(&mut request, Speaks::Http2, &client()).unwrap();
     assert_eq!(request.uri().to_string(), "http://app.example:8080/a?b=c");
     assert_eq!(request.headers()["te"], "trailers");
 
     let mut request = over_http2("/a");
     request.headers_mut().insert(HOST, HeaderValue::from_static("app.example"));
     *request.version_mut() = Version::HTTP_11;
-    prepare(&mut request, Speaks::Http2, &client()).unwrap();
+    prepare_it(&mut request, Speaks::Http2, &client()).unwrap();
     assert_eq!(request.uri().to_string(), "http://app.example/a");
     assert!(!request.headers().contains_key(HOST));
     assert_eq!(request.headers()["x-forwarded-host"], "app.example");
@@ -194,13 +200,13 @@ fn an_authority_stays_one_for_an_http2_app_and_host_becomes_one() {
 #[test]
 fn without_any_name_for_the_app_nothing_is_forwarded() {
     for speaks in [Speaks::Http1, Speaks::Http2] {
-        assert_eq!(prepare(&mut over_http2("/a"), speaks, &client()), Err(Unacceptable::Host));
+        assert_eq!(prepare_it(&mut over_http2("/a"), speaks, &client()), Err(Unacceptable::Host));
     }
 }
 
 fn seen_by_app(client: &Ends<'_>, headers: &[(&str, &str)]) -> HeaderMap {
     let mut request = request("GET", "/", Version::HTTP_11, headers);
-    prepare(&mut request, Speaks::Http1, client).unwrap();
+    prepare_it(&mut request, Speaks::Http1, client).unwrap();
     request.headers().clone()
 }
 
@@ -239,7 +245,7 @@ fn who_a_client_is_only_its_certificate_says() {
 fn an_app_inside_tls_hears_of_the_scheme_that_it_speaks() {
     for (app_over_tls, scheme) in [(false, "http"), (true, "https")] {
         let mut request = request("GET", "/a", Version::HTTP_11, &[("host", "app.example")]);
-        prepare(&mut request, Speaks::Http2, &Ends { app_over_tls, ..client() }).unwrap();
+        prepare_it(&mut request, Speaks::Http2, &Ends { app_over_tls, ..client() }).unwrap();
         assert_eq!(request.uri().to_string(), format!("{scheme}://app.example/a"));
     }
 }

@@ -89,7 +89,7 @@ pub async fn run(relay: Relay, active: &Active, permit: Permit) {
     let end = poll_fn(|cx| session.poll(cx)).await;
     worker.metrics.sessions.add(end as usize);
     tracing::debug!(client = %conn.client.get(), outcome = end.name(), "a WebSocket session has ended");
-    if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) && worker.snapshot().phase.is_terminating() {
+    if matches!(end, SessionEnd::Cut | SessionEnd::Unanswered) && worker.phase().is_terminating() {
         worker.count_forced(Forced::Session);
     }
     // Only now: with the last one the report is written.
@@ -318,7 +318,7 @@ impl Session<'_> {
 
 /// The pod terminates, and the drain may still take its time.
 fn has_time(active: &Active) -> bool {
-    let phase = active.conn().worker().snapshot().phase;
+    let phase = active.conn().worker().phase();
     phase.is_terminating() && phase < Phase::Closing
 }
 
