@@ -27,6 +27,8 @@ pub(crate) struct Ebbtide {
     pub(crate) address: SocketAddr,
     pub(crate) threads: Arc<Threads>,
     dumps: usize,
+    /// The file with the last count, by function.
+    pub(crate) profile: PathBuf,
 }
 
 /// What of its threads can be seen from outside.
@@ -62,7 +64,7 @@ impl Ebbtide {
         fs::write(folder.path().join("ebbtide.yaml"), config)?;
         let log = File::create(folder.path().join("log"))?;
         let child = Command::new("valgrind")
-            .args(["--tool=callgrind", vgdb_prefix(&folder).as_str()])
+            .args(["--tool=callgrind", "--separate-threads=yes", vgdb_prefix(&folder).as_str()])
             .arg(format!("--callgrind-out-file={}", folder.path().join("callgrind.out").display()))
             .arg(binary)
             .args(["run", "--config"])
@@ -74,7 +76,8 @@ impl Ebbtide {
             .stderr(log)
             .spawn()
             .map_err(|error| format!("valgrind can't be started ({error}); it is in the package valgrind"))?;
-        let mut ebbtide = Self { child, folder, address, threads: Arc::new(Threads::none()), dumps: 0 };
+        let mut ebbtide =
+            Self { child, folder, address, threads: Arc::new(Threads::none()), dumps: 0, profile: PathBuf::new() };
         ebbtide.wait_until_ready(admin)?;
         ebbtide.threads = Arc::new(Threads::of(&ebbtide.child)?);
         Ok(ebbtide)
@@ -98,7 +101,7 @@ impl Ebbtide {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Instructions since the last call, or since the start.
+    /// Instructions of its worker since the last call, or since the start. Other threads work by the clock alone.
     pub(crate) fn count(&mut self) -> Outcome<u64> {
         self.threads.wait_until_asleep()?;
         self.dumps += 1;
@@ -108,17 +111,23 @@ impl Ebbtide {
             .arg("dump")
             .stdin(Stdio::null())
             .output()?;
-        let text = fs::read_to_string(self.profile()).unwrap_or_default();
-        let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
-        total.ok_or_else(|| {
-            let said = String::from_utf8_lossy(&said.stderr).into_owned();
-            format!("callgrind has not written {}: {said}{}", self.profile().display(), self.log()).into()
-        })
-    }
-
-    /// The file with the last count, by function.
-    pub(crate) fn profile(&self) -> PathBuf {
-        self.folder.path().join(format!("callgrind.out.{}", self.dumps))
+        // A file for each thread. But for the main thread's, which is the first, those of the others are as good as empty.
+        let ending = format!(".{}-", self.dumps);
+        let mut counts = Vec::new();
+        for entry in fs::read_dir(self.folder.path())? {
+            let path = entry?.path();
+            if path.to_string_lossy().contains(&ending) && !path.to_string_lossy().ends_with("-01") {
+                let text = fs::read_to_string(&path)?;
+                let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
+                counts.push((total.unwrap_or(0), path));
+            }
+        }
+        let Some((count, path)) = counts.into_iter().max() else {
+            let said = String::from_utf8_lossy(&said.stderr);
+            return Err(format!("callgrind has not counted: {said}{}", self.log()).into());
+        };
+        self.profile = path;
+        Ok(count)
     }
 }
 

@@ -8,6 +8,8 @@ use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::ebbtide::{Outcome, SOON};
 
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
@@ -48,7 +50,11 @@ impl Tls {
 
 /// Without TLS.
 pub(crate) fn connect(address: SocketAddr) -> Outcome<TcpStream> {
-    let stream = TcpStream::connect(address)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // Room for a whole large answer: how fast it is read must make no difference.
+    socket.set_recv_buffer_size(1 << 20)?;
+    socket.connect(&address.into())?;
+    let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SOON))?;
     Ok(stream)

@@ -35,6 +35,8 @@ mod kube;
 
 mod tidy;
 
+mod instructions;
+
 mod http1;
 
 mod http2;

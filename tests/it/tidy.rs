@@ -41,7 +41,7 @@ fn files(folder: &str, ending: &str) -> Vec<String> {
 }
 
 fn code() -> Vec<String> {
-    [files("src", ".rs"), files("tests", ".rs")].concat()
+    [files("src", ".rs"), files("tests", ".rs"), files("benches", ".rs")].concat()
 }
 
 fn pages() -> Vec<String> {
