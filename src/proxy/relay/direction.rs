@@ -25,8 +25,11 @@ pub struct Direction {
     pipe: Option<Pipe>,
     /// What was written has not left yet: TLS keeps some of it back.
     behind: bool,
-    /// The latest reads were large: the kernel moves the next ones.
+    /// The latest read was large.
     bulk: bool,
+    /// The kernel moves the next bytes: since a large read, until a wake-up begins with a small one. The last piece of
+    /// something large is small, and what follows it often as large again.
+    by_kernel: bool,
     broken: bool,
     /// What TLS has to say against the side that is read.
     fault: Option<io::Error>,
@@ -210,7 +213,7 @@ impl Direction {
 
     /// Moves what can be moved; ready when this direction is done.
     pub fn poll(&mut self, from: &mut Side, to: &mut Side, gear: &Gear, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..TURNS {
+        for turn in 0..TURNS {
             let flushed = self.flush(to, cx);
             let drops = matches!(self.fate, Fate::Dropped);
             if flushed.is_pending() && !drops {
@@ -222,12 +225,12 @@ impl Direction {
             if self.has_ended() {
                 return if self.is_done() { Poll::Ready(()) } else { Poll::Pending };
             }
-            let by_the_kernel = self.bulk && self.is_opaque() && from.is_socket() && to.is_socket();
-            if by_the_kernel && self.pipe.is_none() {
+            let by_kernel = self.by_kernel && self.is_opaque() && from.is_socket() && to.is_socket();
+            if by_kernel && self.pipe.is_none() {
                 self.pipe = gear.pipe();
             }
             let moved = match self.pipe.take() {
-                Some(pipe) if by_the_kernel => self.splice(pipe, from, gear, cx),
+                Some(pipe) if by_kernel => self.splice(pipe, from, gear, cx),
                 Some(pipe) => {
                     gear.give_back(pipe);
                     self.copy(from, to, gear, cx)
@@ -235,6 +238,9 @@ impl Direction {
                 None => self.copy(from, to, gear, cx),
             };
             ready!(moved);
+            if self.bulk || turn == 0 {
+                self.by_kernel = self.bulk;
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
