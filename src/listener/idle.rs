@@ -25,11 +25,11 @@ pub enum Woken {
 /// Waits until something comes; then for `enough` bytes to go on.
 pub async fn idle(io: &mut Io, conn: &Rc<Conn>, enough: impl Fn(&[u8]) -> bool) -> Woken {
     conn.clear_ask();
-    let ahead = io.take_ahead();
-    if ahead.is_empty() {
+    // Copied, and let go of: it may be a piece of a large buffer.
+    let mut read = BytesMut::from(io.take_ahead().as_ref());
+    if read.is_empty() {
         conn.set_doing(Doing::Idle);
     }
-    let mut read = BytesMut::from(ahead.as_ref());
     loop {
         if !read.is_empty() && enough(&read) {
             return Woken::Bytes(read.freeze());

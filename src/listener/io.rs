@@ -47,10 +47,12 @@ impl Io {
 
     /// Puts back everything that was read since the end of the last request: it is read next.
     pub fn put_back(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.conn.head_began();
-            self.conn.framing.set(scan(&bytes));
+        if bytes.is_empty() {
+            // It may still hold the whole buffer that it was cut from.
+            return;
         }
+        self.conn.head_began();
+        self.conn.framing.set(scan(&bytes));
         self.ahead = if self.ahead.is_empty() { bytes } else { [bytes, self.take_ahead()].concat().into() };
     }
 
