@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::{apps::v1 as apps, autoscaling::v2 as autoscaling, batch::v1 as batch, core::v1 as core};
 use k8s_openapi::api::{networking::v1 as networking, policy::v1 as policy};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::k8s::check::input::is_owned;
@@ -46,23 +49,39 @@ fn unknown(input: &Input<'_>, report: &mut Report<'_>) {
 }
 
 fn unknown_in(input: &Input<'_>, object: &Object) -> Vec<String> {
-    let value = &object.value;
-    match (object.api_version.as_str(), object.kind.as_str()) {
-        ("v1", "Pod") => unknown_fields::<core::Pod>(value),
-        ("v1", "PodTemplate") => unknown_fields::<core::PodTemplate>(value),
-        ("v1", "ReplicationController") => unknown_fields::<core::ReplicationController>(value),
-        ("v1", "Service") => unknown_fields::<core::Service>(value),
-        ("apps/v1", "Deployment") => unknown_fields::<apps::Deployment>(value),
-        ("apps/v1", "StatefulSet") => unknown_fields::<apps::StatefulSet>(value),
-        ("apps/v1", "DaemonSet") => unknown_fields::<apps::DaemonSet>(value),
-        ("apps/v1", "ReplicaSet") => unknown_fields::<apps::ReplicaSet>(value),
-        ("batch/v1", "Job") => unknown_fields::<batch::Job>(value),
-        ("batch/v1", "CronJob") => unknown_fields::<batch::CronJob>(value),
-        ("policy/v1", "PodDisruptionBudget") => unknown_fields::<policy::PodDisruptionBudget>(value),
-        ("networking.k8s.io/v1", "Ingress") => unknown_fields::<networking::Ingress>(value),
-        ("autoscaling/v2", "HorizontalPodAutoscaler") => unknown_fields::<autoscaling::HorizontalPodAutoscaler>(value),
-        _ => in_template(input, object),
-    }
+    let fields = match (object.api_version.as_str(), object.kind.as_str()) {
+        ("v1", "Pod") => fields_of::<core::PodSpec>,
+        ("v1", "PodTemplate") => unknown_fields::<core::PodTemplate>,
+        ("v1", "ReplicationController") => fields_of::<core::ReplicationControllerSpec>,
+        ("v1", "Service") => fields_of::<core::ServiceSpec>,
+        ("apps/v1", "Deployment") => fields_of::<apps::DeploymentSpec>,
+        ("apps/v1", "StatefulSet") => fields_of::<apps::StatefulSetSpec>,
+        ("apps/v1", "DaemonSet") => fields_of::<apps::DaemonSetSpec>,
+        ("apps/v1", "ReplicaSet") => fields_of::<apps::ReplicaSetSpec>,
+        ("batch/v1", "Job") => fields_of::<batch::JobSpec>,
+        ("batch/v1", "CronJob") => fields_of::<batch::CronJobSpec>,
+        ("policy/v1", "PodDisruptionBudget") => fields_of::<policy::PodDisruptionBudgetSpec>,
+        ("networking.k8s.io/v1", "Ingress") => fields_of::<networking::IngressSpec>,
+        ("autoscaling/v2", "HorizontalPodAutoscaler") => fields_of::<autoscaling::HorizontalPodAutoscalerSpec>,
+        _ => return in_template(input, object),
+    };
+    fields(&object.value)
+}
+
+/// What objects of all these kinds have. What a cluster says of them is nobody's mistake, and its types are large.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "only what is not among them counts")]
+struct Described<Spec> {
+    api_version: String,
+    kind: String,
+    metadata: Option<ObjectMeta>,
+    spec: Option<Spec>,
+    status: Option<Value>,
+}
+
+fn fields_of<Spec: DeserializeOwned>(value: &Value) -> Vec<String> {
+    unknown_fields::<Described<Spec>>(value)
 }
 
 /// Of a custom resource only its pod template is known.
