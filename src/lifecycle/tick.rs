@@ -6,29 +6,37 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 /// Time since the process started. The pure core is handed ticks and never reads a clock.
+///
+/// In nanoseconds, which last for five centuries: every connection keeps several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
-pub struct Tick(Duration);
+pub struct Tick(u64);
 
 impl Tick {
     /// The tick `since_start` after the start of the process.
     pub const fn new(since_start: Duration) -> Self {
-        Self(since_start)
+        Self(nanoseconds(since_start))
     }
 
     /// A tick from whole milliseconds; for tests and tables.
     pub const fn from_millis(ms: u64) -> Self {
-        Self(Duration::from_millis(ms))
+        Self::new(Duration::from_millis(ms))
     }
 
     /// Time since the process started.
     pub const fn since_start(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.0)
     }
 
     /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// As many as there can be.
+const fn nanoseconds(duration: Duration) -> u64 {
+    let nanoseconds = duration.as_nanos();
+    if nanoseconds > u64::MAX as u128 { u64::MAX } else { nanoseconds as u64 }
 }
 
 // === impl Tick ===
@@ -36,21 +44,21 @@ impl Tick {
 impl Add<Duration> for Tick {
     type Output = Self;
     fn add(self, rhs: Duration) -> Self {
-        Self(self.0.saturating_add(rhs))
+        Self(self.0.saturating_add(nanoseconds(rhs)))
     }
 }
 
 impl Sub<Duration> for Tick {
     type Output = Self;
     fn sub(self, rhs: Duration) -> Self {
-        Self(self.0.saturating_sub(rhs))
+        Self(self.0.saturating_sub(nanoseconds(rhs)))
     }
 }
 
 impl Serialize for Tick {
     /// Seconds since the start of the process.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.0.as_secs_f64())
+        serializer.serialize_f64(self.since_start().as_secs_f64())
     }
 }
 

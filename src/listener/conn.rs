@@ -18,7 +18,7 @@ use crate::tls::identity::Identity;
 use crate::transport::Transport;
 use crate::worker::Worker;
 
-/// One downstream connection.
+/// One downstream connection. There are many, and most are idle: what few of them have is boxed.
 #[derive(Debug)]
 pub struct Conn {
     /// Place in the worker's registry.
@@ -56,13 +56,13 @@ pub struct Conn {
     /// Request bodies that go on although they have been answered.
     pub uploads: RefCell<Vec<Rc<Upload>>>,
     /// The app has agreed to an upgrade.
-    pub upgrade: RefCell<Option<Upgrade>>,
+    pub upgrade: RefCell<Option<Box<Upgrade>>>,
     /// What it carries may go on for ever.
     pub long: Cell<Option<Long>>,
     /// One side of a relay has closed.
     pub half_closed: Cell<bool>,
     /// TLS is spoken; and what is known of the client by it.
-    pub secure: OnceCell<Identity>,
+    pub secure: OnceCell<Box<Identity>>,
     /// Framing headers in the bytes of the head that is being read.
     pub framing: Cell<Framing>,
     http2: OnceCell<Box<Http2>>,

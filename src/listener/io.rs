@@ -40,9 +40,9 @@ const FIRST_READ: usize = 8192;
 // === impl Io ===
 
 impl Io {
-    /// Wraps an accepted connection.
-    pub fn new(transport: Transport, conn: Rc<Conn>) -> Self {
-        Self { transport, ahead: Bytes::new(), guessed: false, conn }
+    /// Wraps an accepted connection. Boxed, since it is handed on from one to the next, and each would keep the space.
+    pub fn new(transport: Transport, conn: Rc<Conn>) -> Box<Self> {
+        Box::new(Self { transport, ahead: Bytes::new(), guessed: false, conn })
     }
 
     /// Puts back everything that was read since the end of the last request: it is read next.

@@ -26,8 +26,13 @@ const READS_AT_ONCE: u32 = 16;
 /// Most bytes read away.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Closes our side, under TLS with a close_notify, reads away what still comes and counts it, then lets go.
-pub async fn linger(mut io: Io, conn: &Conn) {
+/// Closes our side, under TLS with a close_notify, reads away what still comes and counts it, then lets go. Boxed: its
+/// callers mostly wait for something else, and would keep the space meanwhile.
+pub fn linger(io: Box<Io>, conn: &Conn) -> Pin<Box<impl Future<Output = ()>>> {
+    Box::pin(end_in_order(io, conn))
+}
+
+async fn end_in_order(mut io: Box<Io>, conn: &Conn) {
     conn.set_doing(Doing::Lingering);
     let worker = conn.worker();
     let _lingering = Counted::new(&worker.lifecycle.tallies().lingering);

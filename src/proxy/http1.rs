@@ -26,12 +26,12 @@ enum Stop {
 }
 
 /// Serves requests until the connection is idle and asked for, or over.
-pub async fn serve(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
+pub async fn serve(io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
     // Boxed, so that an idle connection's task is small.
     Box::pin(serve_requests(io, conn, inbound)).await
 }
 
-async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
+async fn serve_requests(io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
     let header_bytes = conn.worker().config.limits.header_bytes;
     let service = service_fn(|request| forward::forward(request, Rc::clone(conn), Rc::clone(inbound)));
     let mut serving = Builder::new()
@@ -95,7 +95,7 @@ async fn serve_requests(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Serve
     }
 }
 
-fn after_error(error: &hyper::Error, io: Io, conn: &Conn) -> Served {
+fn after_error(error: &hyper::Error, io: Box<Io>, conn: &Conn) -> Served {
     if error.is_parse() {
         let reason = if error.is_parse_too_large() { Reject::HeadTooLarge } else { Reject::BadRequest };
         conn.worker().metrics.rejected.add(reason as usize);

@@ -33,6 +33,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::{self, ListenerConfig};
 use crate::detect::{Detected, detect};
 use crate::lifecycle::phase::Phase;
+use crate::listener::accept::Retiring;
 use crate::listener::conn::Conn;
 use crate::listener::idle::{Woken, has_unread, idle};
 use crate::listener::io::Io;
@@ -82,17 +83,17 @@ pub struct Inbound {
 #[derive(Debug)]
 pub enum Served {
     /// Nothing is under way: the socket is ours again, with what was read ahead put back.
-    Idle(Io),
+    Idle(Box<Io>),
     /// The last response is out: close in order.
-    Close(Io),
+    Close(Box<Io>),
     /// The client is gone, or has closed after its last response.
     Gone,
     /// An upgrade was agreed.
-    Upgraded(Io),
+    Upgraded(Box<Io>),
     /// The head did not come in time.
-    HeadTimeout(Io),
+    HeadTimeout(Box<Io>),
     /// Let go of the socket as it is; with a reset where a plain close would look like a clean end.
-    Drop(Io),
+    Drop(Box<Io>),
 }
 
 /// An old app's listen backlog may be as short as this.
@@ -127,7 +128,8 @@ impl Inbound {
 
 /// Serves a downstream connection to its end. What few connections come to is boxed: an idle one keeps the space of all
 /// of it.
-pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
+pub async fn serve_connection(mut io: Box<Io>, conn: Retiring, inbound: Rc<Inbound>) {
+    let (conn, inbound) = (&conn.0, &inbound);
     let metrics = conn.worker().metrics;
     if opening::is_needed(conn, inbound) {
         match Box::pin(opening::open(io, conn, inbound)).await {
@@ -158,7 +160,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
                 break;
             }
             Woken::HeadTimeout => {
-                head_timeout(io, conn).await;
+                Box::pin(head_timeout(io, conn)).await;
                 break;
             }
         };
@@ -195,7 +197,7 @@ pub async fn serve_connection(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>
                 break;
             }
             Served::HeadTimeout(io) => {
-                head_timeout(io, conn).await;
+                Box::pin(head_timeout(io, conn)).await;
                 break;
             }
             Served::Drop(mut io) => {
@@ -230,7 +232,7 @@ fn finish_uploads(conn: &Conn, at_once: bool) {
     }
 }
 
-async fn head_timeout(io: Io, conn: &Conn) {
+async fn head_timeout(io: Box<Io>, conn: &Conn) {
     count_late_head(conn.worker());
     response::write_and_close(io, conn, response::HEAD_TIMEOUT).await;
 }

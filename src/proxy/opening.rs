@@ -39,7 +39,7 @@ pub fn is_needed(conn: &Conn, inbound: &Inbound) -> bool {
 }
 
 /// Goes through what comes first; `None` if the connection has ended there.
-pub async fn open(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Option<Io> {
+pub async fn open(mut io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Option<Box<Io>> {
     if expects_proxy_header(conn, inbound)
         && let Err(end) = proxy_header(&mut io, conn).await
     {
@@ -65,7 +65,7 @@ pub async fn open(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Option<
 }
 
 /// Without TLS a handshake can only be told that it is in the wrong place.
-pub async fn refuse_tls(mut io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
+pub async fn refuse_tls(mut io: Box<Io>, conn: &Rc<Conn>, inbound: &Inbound) {
     /// Fatal, handshake_failure (RFC 8446 §6).
     const ALERT: [u8; 7] = [21, 3, 1, 0, 2, 2, 40];
     io.transport_mut().write_now(&ALERT);
@@ -114,12 +114,12 @@ async fn proxy_header(io: &mut Io, conn: &Rc<Conn>) -> Result<(), Unserved> {
 
 /// A handshake of which `first` has come. It counts as a head: the sweep bounds it, and a drain lets it finish.
 async fn handshake(
-    io: Io,
+    io: Box<Io>,
     first: Bytes,
     config: Arc<ServerConfig>,
     conn: &Rc<Conn>,
     inbound: &Rc<Inbound>,
-) -> Option<Io> {
+) -> Option<Box<Io>> {
     let worker = conn.worker();
     let (transport, _) = io.into_parts();
     let Transport::Tcp(socket) = transport else { return None };
@@ -142,7 +142,7 @@ async fn handshake(
             worker.metrics.tls_handshakes.add(kind as usize);
             let certificate = stream.peer_certificate().and_then(identity::header);
             // Nobody else sets it.
-            let _ = conn.secure.set(Identity { certificate });
+            let _ = conn.secure.set(Box::new(Identity { certificate }));
             conn.accepted.set(worker.lifecycle.now());
             conn.set_doing(Doing::Idle);
             Some(Io::new(Transport::Tls(Box::new(stream)), Rc::clone(conn)))
@@ -157,7 +157,7 @@ async fn handshake(
     }
 }
 
-async fn end_unserved(end: Unserved, io: Io, conn: &Rc<Conn>, inbound: &Inbound) {
+async fn end_unserved(end: Unserved, io: Box<Io>, conn: &Rc<Conn>, inbound: &Inbound) {
     match end {
         Unserved::Gone => return,
         Unserved::Idle => conn.worker().metrics.notices.add(Notice::IdleClose as usize),

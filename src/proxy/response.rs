@@ -215,7 +215,7 @@ pub fn come_back() -> Response<Body> {
 }
 
 /// Writes a response past hyper on a connection where nothing is under way, and closes in order.
-pub async fn write_and_close(mut io: Io, conn: &Conn, response: &'static [u8]) {
+pub async fn write_and_close(mut io: Box<Io>, conn: &Conn, response: &'static [u8]) {
     // A client that takes no bytes now would not read them later; linger bounds the rest.
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), io.transport_mut().write_all(response)).await;
     linger(io, conn).await;

@@ -54,10 +54,20 @@ struct Tunnel {
 }
 
 /// A connection of a listener with `protocol: tcp`, of which `io` may hold the first bytes.
-pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
+pub async fn serve(io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     let active = conn.activate();
+    // Boxed: a relay may be silent for days, and would keep the space of all that has led to it.
+    let Some((relay, permit)) = Box::pin(begin(io, &active, inbound)).await else { return };
+    if let Some(fault) = run(relay, &active, permit).await {
+        forward::broke(inbound, &fault);
+    }
+}
+
+/// The relay and its permit, or none if there is no way to the app.
+async fn begin(mut io: Box<Io>, active: &Active, inbound: &Rc<Inbound>) -> Option<(Relay, Permit)> {
+    let conn = active.conn();
     let ahead = io.take_ahead();
-    let mut way = pin!(way::single(&active, inbound, Work::Tunnel, Offer::Nothing));
+    let mut way = pin!(way::single(active, inbound, Work::Tunnel, Offer::Nothing));
     let way = poll_fn(|cx| {
         active.wait_alone(cx);
         way.as_mut().poll(cx)
@@ -71,7 +81,8 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
                 lifecycle.tallies().connection_came(lifecycle.now());
             }
             refused(inbound, reason);
-            return linger(io, conn).await;
+            linger(io, conn).await;
+            return None;
         }
     };
     let first = if inbound.config.send_proxy_protocol {
@@ -85,9 +96,7 @@ pub async fn serve(mut io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) {
     }
     let (transport, _) = io.into_parts();
     let relay = Relay::new(transport, upstream, Direction::opaque(&first), Direction::opaque(&[]));
-    if let Some(fault) = run(relay, &active, permit).await {
-        forward::broke(inbound, &fault);
-    }
+    Some((relay, permit))
 }
 
 /// There are no words for it: the client sees a connection that ends without a byte.

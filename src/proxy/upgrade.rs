@@ -51,7 +51,7 @@ pub async fn open(
     match ask(request, asked, active, inbound, work).await? {
         Answer::Refused(response) => Ok(response),
         Answer::Agreed(response, upgrade) => {
-            active.conn().upgrade.replace(Some(upgrade));
+            active.conn().upgrade.replace(Some(Box::new(upgrade)));
             count(inbound, Spoken::Http1);
             let mut response = response.map(|_| Body::empty());
             *response.version_mut() = asked.version;
@@ -95,7 +95,10 @@ pub async fn open_stream(
         let Ok(upgraded) = upgraded.await else { return };
         let Upgrade { transport, read, permit, .. } = upgrade;
         let side = Side::Http2(Box::new(TokioIo::new(upgraded)));
-        let relay = Relay::new(side, transport, Direction::framed(&[], false), Direction::framed(&read, true));
+        let down = Direction::framed(&read, true);
+        // Empty it would still hold a large buffer.
+        drop(read);
+        let relay = Relay::new(side, transport, Direction::framed(&[], false), down);
         session::run(relay, &active, permit).await;
     }));
     let (parts, _) = response.into_parts();
@@ -111,15 +114,22 @@ pub async fn open_stream(
 }
 
 /// The client's 101 is out.
-pub async fn relay(io: Io, conn: &Rc<Conn>) {
-    let Some(Upgrade { transport: upstream, read, permit, websocket }) = conn.upgrade.take() else { return };
+pub async fn relay(io: Box<Io>, conn: &Rc<Conn>) {
+    let Some(upgrade) = conn.upgrade.take() else { return };
+    let Upgrade { transport: upstream, read, permit, websocket } = *upgrade;
     let active = conn.relay();
     let (stream, ahead) = io.into_parts();
+    let (up, down) = if websocket {
+        (Direction::framed(&ahead, false), Direction::framed(&read, true))
+    } else {
+        (Direction::opaque(&ahead), Direction::opaque(&read))
+    };
+    // Empty they would still hold large buffers, for as long as the session lasts.
+    drop((ahead, read));
+    let relay = Relay::new(stream, upstream, up, down);
     if websocket {
-        let relay = Relay::new(stream, upstream, Direction::framed(&ahead, false), Direction::framed(&read, true));
         session::run(relay, &active, permit).await;
     } else {
-        let relay = Relay::new(stream, upstream, Direction::opaque(&ahead), Direction::opaque(&read));
         let _ = tunnel::run(relay, &active, permit).await;
     }
 }

@@ -118,7 +118,7 @@ impl<'a> Ends<'a> {
     pub fn of(conn: &'a Conn, inbound: &Inbound) -> Self {
         Self {
             client: conn.forwarded_for(),
-            identity: conn.secure.get(),
+            identity: conn.secure.get().map(|identity| &**identity),
             vouched_here: conn.worker().vouches_for_clients,
             app_over_tls: inbound.pool.upstream().address.is_tls(),
         }

@@ -16,11 +16,11 @@ use crate::listener::streams::Http2;
 #[derive(Debug)]
 pub(super) struct LentIo {
     /// `None` only while it is being dropped.
-    io: Option<Io>,
+    io: Option<Box<Io>>,
     conn: Rc<Conn>,
     /// How much of the acknowledgement that is being put in has been handed over.
     put_in: Option<usize>,
-    returned: Rc<RefCell<Option<Io>>>,
+    returned: Rc<RefCell<Option<Box<Io>>>>,
 }
 
 /// The PING acknowledgement that h2 0.4 waits for before its final GOAWAY; a test pins it.
@@ -30,13 +30,13 @@ pub(super) const SHUTDOWN_ACK: [u8; 17] = [0, 0, 8, 6, 1, 0, 0, 0, 0, 0x0b, 0x7b
 
 impl LentIo {
     /// The loan, and the place it comes back to.
-    pub(super) fn new(io: Io, conn: Rc<Conn>) -> (Self, Rc<RefCell<Option<Io>>>) {
-        let returned: Rc<RefCell<Option<Io>>> = Rc::default();
+    pub(super) fn new(io: Box<Io>, conn: Rc<Conn>) -> (Self, Rc<RefCell<Option<Box<Io>>>>) {
+        let returned: Rc<RefCell<Option<Box<Io>>>> = Rc::default();
         (Self { io: Some(io), conn, put_in: None, returned: Rc::clone(&returned) }, returned)
     }
 
     fn io(&mut self) -> io::Result<Pin<&mut Io>> {
-        self.io.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.io.as_deref_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
@@ -80,7 +80,7 @@ impl AsyncWrite for LentIo {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.as_ref().is_some_and(AsyncWrite::is_write_vectored)
+        self.io.as_deref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -48,11 +48,11 @@ enum Stop {
 const CALM: [u8; 17] = [0, 0, 8, FrameHead::GOAWAY, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0x0b];
 
 /// Serves streams until the connection is over.
-pub async fn serve(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
+pub async fn serve(io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
     Box::pin(serve_streams(io, conn, inbound)).await
 }
 
-async fn serve_streams(io: Io, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
+async fn serve_streams(io: Box<Io>, conn: &Rc<Conn>, inbound: &Rc<Inbound>) -> Served {
     let http2 = conn.begin_http2();
     let worker = conn.worker();
     let header_bytes = worker.config.limits.header_bytes;
