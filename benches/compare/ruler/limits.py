@@ -1,0 +1,1 @@
+def check(pairs): return 0

@@ -1,0 +1,117 @@
+"""Owns the samples: one line of JSON for each measurement, kept in the work folder, and what is worked out of them.
+
+A run measures (scenario, peer) anew; earlier runs' samples of the same pair are then ignored, others stay. So a long
+comparison can be made in parts.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+
+from peers import WORK
+
+FILE = WORK / "samples.jsonl"
+# What says nothing about a figure.
+LABELS = ("scenario", "peer", "round", "how", "at", "run")
+
+
+def add(sample):
+    with open(FILE, "a") as file:
+        file.write(json.dumps(sample) + "\n")
+
+
+def latest(samples):
+    """Of each scenario and peer those of the newest run."""
+    newest = {}
+    for sample in samples:
+        key = (sample["scenario"], sample["peer"])
+        newest[key] = max(newest.get(key, ""), sample["run"])
+    return [sample for sample in samples if sample["run"] == newest[(sample["scenario"], sample["peer"])]]
+
+
+def read(file=FILE):
+    try:
+        with open(file) as lines:
+            return latest([json.loads(line) for line in lines if line.strip()])
+    except FileNotFoundError:
+        return []
+
+
+def now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def machine():
+    model = ""
+    with open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    with open("/etc/os-release") as lines:
+        names = [line.split("=", 1)[1].strip().strip('"') for line in lines if line.startswith("PRETTY_NAME=")]
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=WORK.parent)
+    return {
+        "cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "system": (names or [""])[0],
+        "commit": commit.stdout.strip(),
+    }
+
+
+def by_pair(samples):
+    """{scenario: {peer: [samples]}}, in the order in which they were measured."""
+    found = {}
+    for sample in samples:
+        found.setdefault(sample["scenario"], {}).setdefault(sample["peer"], []).append(sample)
+    return found
+
+
+def median(samples, figure):
+    values = [sample[figure] for sample in samples if sample.get(figure) is not None]
+    return statistics.median(values) if values else None
+
+
+def spread(samples, figure):
+    values = [sample[figure] for sample in samples if sample.get(figure) is not None]
+    return (min(values), max(values)) if values else (None, None)
+
+
+def how_of(samples, how):
+    return [sample for sample in samples if sample["how"] == how]
+
+
+def best_how(samples):
+    """The way to stop that lost least: a peer's own best set-up."""
+    hows = {sample["how"] for sample in samples}
+    # Among equals the one that needs nothing done beforehand.
+    return min(hows, key=lambda how: (median(how_of(samples, how), "failed"), how != "own", how != "bare"), default=None)
+
+
+def figure(pairs, scenario, peer, name):
+    """One figure of one peer: a median over the rounds; None if it was not measured."""
+    samples = pairs.get(scenario, {}).get(peer, [])
+    if not samples:
+        return None
+    if name == "failed":
+        # The worst round: losing something now and then is losing.
+        values = [sample["failed"] for sample in how_of(samples, best_how(samples))]
+        return max(values)
+    return median(samples, name)
+
+
+def document(samples, info):
+    """What results.json holds: the medians for reading, and all samples so that everything can be made anew."""
+    pairs = by_pair(samples)
+    medians = {}
+    for scenario, peers in pairs.items():
+        for peer, found in peers.items():
+            hows = sorted({sample["how"] for sample in found if sample["how"]})
+            if hows:
+                value = {how: {"failed": [sample["failed"] for sample in how_of(found, how)]} for how in hows}
+            else:
+                names = [name for name, value in found[0].items() if name not in LABELS and isinstance(value, (int, float))]
+                value = {name: {"median": median(found, name), "min": spread(found, name)[0], "max": spread(found, name)[1]} for name in names}
+            medians.setdefault(scenario, {})[peer] = value
+    return {"machine": info.get("machine", {}), "versions": info.get("versions", {}), "medians": medians, "samples": samples}
