@@ -48,11 +48,16 @@ class Peer:
         return ""
 
     def asked_version(self):
+        """In one line, without the paths of this machine."""
+        if self.version[:1] == ["crate"]:
+            _, folder, crate = self.version
+            lock = tomllib.loads((HERE / "src" / folder / "Cargo.lock").read_text())
+            return f"{crate} {next(package['version'] for package in lock['package'] if package['name'] == crate)}"
         if not self.version or not shutil.which(self.version[0]):
             return ""
         done = subprocess.run(self.version, capture_output=True, text=True, timeout=20)
-        lines = [line.strip() for line in (done.stdout or done.stderr).strip().splitlines() if line.strip()]
-        return " ".join(lines[:2]) if self.version[0] == "grep" else (lines or [""])[0]
+        line = (done.stdout or done.stderr).strip().split("\n")[0]
+        return line.replace(self.version[0], "").strip()
 
 
 def specs():

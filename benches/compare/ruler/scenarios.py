@@ -99,7 +99,7 @@ def load(scenario, peer, seconds, samples):
 
         def at_end():
             end["wall"] = time.monotonic() - run.began
-            end["cpu"] = proxy.cpu() - cpu
+            end["cpu"] = proxy.cpu_since(cpu)
             end["other"] = core_busy_seconds(PROXY_CPU) - busy - end["cpu"]
             end["load"] = core_busy_seconds(LOAD_CPU) - load_busy
 
