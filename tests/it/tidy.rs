@@ -47,7 +47,7 @@ fn code() -> Vec<String> {
 fn pages() -> Vec<String> {
     let names = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let top = names.filter(|name| name.ends_with(".md"));
-    top.chain(files("docs", ".md")).collect()
+    top.chain(files("docs", ".md")).chain(files("benches", ".md")).collect()
 }
 
 /// Panics with all findings at once.

@@ -78,7 +78,8 @@ def brief(sample):
     if "start_ms" in sample:
         return f"{sample['start_ms']:.1f} ms, {sample['binary_mb']:.1f} MB"
     errors = f", {sample['errors']} errors" if sample["errors"] else ""
-    return f"{sample['cpu_us']:.1f} µs, {sample['rps']:,.0f}/s, p99 {sample['p99'] / 1e3:.2f} ms{errors}"
+    cpu = "no proxy" if sample["cpu_us"] is None else f"{sample['cpu_us']:.1f} µs"
+    return f"{cpu}, {sample['rps']:,.0f}/s, p99 {sample['p99'] / 1e3:.2f} ms{errors}"
 
 
 def measure(options, names, peers):

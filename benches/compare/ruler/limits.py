@@ -4,9 +4,9 @@ import statistics
 import tomllib
 
 from peers import HERE, specs
-from report import is_floor, table
 from samples import figure
 from scenarios import SCENARIOS
+from tables import is_floor, table
 
 
 def load():

@@ -10,9 +10,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import NullFormatter
 
-from report import is_floor, order
 from samples import by_pair, figure
 from scenarios import SCENARIOS
+from tables import is_floor, order
 
 # In the order of the panels. Each has its own scale, from zero.
 CPU = ["S1", "S1r", "S2", "S3", "S4", "S5", "S6a", "S6b", "S6c", "S6d", "S8", "S9a", "S9b", "S9c"]
@@ -45,8 +45,7 @@ def style(peer):
 
 def bars(axes, pairs, scenario, name, factor, title, unit, failures=False):
     values = [(peer, figure(pairs, scenario, peer, name)) for peer in order(pairs.get(scenario, {}))]
-    # `direct` has no cost of its own.
-    values = [(peer, value * factor) for peer, value in values if value is not None and (value or failures) and peer != "direct"]
+    values = [(peer, value * factor) for peer, value in values if value is not None]
     axes.set_title(title, fontsize=9, loc="left")
     axes.set_xlabel(unit, fontsize=8)
     if not values:

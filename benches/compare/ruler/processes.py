@@ -134,6 +134,7 @@ class Proxy:
         return fine if abs(fine - ticks) <= 0.025 + 0.02 * ticks else ticks
 
     def memory(self):
+        """RSS and PSS in KB."""
         return memory_kb(self.pid) if self.process else (0, 0)
 
     def __enter__(self):

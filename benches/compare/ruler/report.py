@@ -2,9 +2,10 @@
 
 import collections
 
-from peers import specs
+import limits
 from samples import best_how, by_pair, figure, how_of, median, spread
 from scenarios import SCENARIOS, TABLE
+from tables import is_floor, number, order, table
 
 AGAINST = ["haproxy", "nginx", "envoy", "hyper"]
 # Scenario, figure, factor to its unit, digits, label. What a row of the summary shows.
@@ -22,24 +23,6 @@ OTHER = [
 ]
 DRAINS = [(one.name, "failed", 1, 0, one.title) for one in TABLE if one.kind == "drain"]
 SUMMARY = CPU + OTHER + DRAINS
-
-
-def table(head, rows):
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def number(value, digits, factor=1):
-    return "–" if value is None else f"{value * factor:,.{digits}f}"
-
-
-def order(names):
-    known = list(specs())
-    return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
-
-
-def is_floor(name):
-    return specs().get(name, {}).get("floor", False)
 
 
 def best_peer(pairs, scenario, name):
@@ -70,18 +53,18 @@ def summary(pairs):
 def load_details(found):
     rows = []
     bases = {peer: median(found[peer], "cpu_us") for peer in AGAINST if peer in found}
-    for peer in sorted(found, key=lambda name: median(found[name], "cpu_us")):
+    for peer in sorted(found, key=lambda name: median(found[name], "cpu_us") or 0.0):
         samples = found[peer]
+        # None for `direct`.
         cpu, (low, high) = median(samples, "cpu_us"), spread(samples, "cpu_us")
-        # `direct` has no process of its own.
-        has = bool(cpu)
+        has = cpu is not None
         ratios = [f"{cpu / bases[base]:.2f}" if has and bases.get(base) else "–" for base in AGAINST]
         rows.append([
-            peer, number(cpu, 1) if has else "–", f"{low:.1f}–{high:.1f}" if has else "–", *ratios,
+            peer, number(cpu, 1), f"{low:.1f}–{high:.1f}" if has else "–", *ratios,
             number(median(samples, "rps"), 0), number(median(samples, "target") or None, 0),
             number(median(samples, "util"), 0, 100), number(median(samples, "load_util"), 0, 100),
             number(median(samples, "p50") or None, 2, 1e-3), number(median(samples, "p99") or None, 2, 1e-3),
-            number(median(samples, "rss_load") if has else None, 1, 1 / 1024),
+            number(median(samples, "rss_load"), 1, 1 / 1024),
             sum(sample["errors"] for sample in samples), number(median(samples, "other"), 0, 100),
         ])
     return table(
@@ -170,6 +153,9 @@ def markdown(document):
         "in each one's best way to stop.\n"
     )
     parts.append(summary(pairs))
+    parts.append("## What is asked of ebbtide\n")
+    parts.append("Ratios where a peer is named; the limits are in [limits.toml](../limits.toml).\n")
+    parts.append(limits.markdown(pairs))
     parts.append("![CPU, memory and failures of all peers](compare.svg)\n")
     for scenario in TABLE:
         found = pairs.get(scenario.name)

@@ -106,12 +106,16 @@ def load(scenario, peer, seconds, samples):
         result = run.result(at_end)
         if not result["done"]:
             raise RuntimeError(f"nothing was answered: {result}")
+        own = {
+            "cpu_us": end["cpu"] * 1e6 / result["done"], "util": end["cpu"] / end["wall"], "rss_idle": rss_idle,
+            "rss_load": peak[0], "pss_load": peak[1],
+        }
         return {
-            "rps": result["done"] / result["secs"], "cpu_us": end["cpu"] * 1e6 / result["done"],
+            # `direct` has no process to measure.
+            **(own if proxy.process else dict.fromkeys(own)),
+            "rps": result["done"] / result["secs"],
             "p50": result["p50"], "p99": result["p99"], "errors": result["errors"], "target": rate,
-            "util": end["cpu"] / end["wall"], "load_util": end["load"] / end["wall"],
-            "other": end["other"] / end["wall"],
-            "rss_idle": rss_idle, "rss_load": peak[0], "pss_load": peak[1],
+            "load_util": end["load"] / end["wall"], "other": end["other"] / end["wall"],
         }
 
 

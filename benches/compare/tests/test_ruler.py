@@ -113,7 +113,7 @@ class Report(unittest.TestCase):
             "cpu_ms_per_s": 0.1, "cpu_ms_per_s_10k": 0.2,
         }
         start = {"start_ms": 10.0, "worst_ms": 12.0, "binary_mb": 9.0, "libraries_mb": 0.0}
-        found = [loaded("ebbtide", 12.0), loaded("direct", 0.0), sample("S7", "ebbtide", **idle), sample("S10", "ebbtide", **start), stopped("ebbtide", "own", 0)]
+        found = [loaded("ebbtide", 12.0), loaded("direct", None, util=None, rss_load=None), sample("S7", "ebbtide", **idle), sample("S10", "ebbtide", **start), stopped("ebbtide", "own", 0)]
         written = report.markdown(samples.document(found, {"machine": {"cores": 2}, "versions": {"nginx": "1.22"}}))
         for line in ("| ebbtide | 12.0 | 12.0–12.0 |", "| direct | – | – |", "| ebbtide | 1.50 |", "| ebbtide | 10.0 | 12.0 |", "| ebbtide | own * | 0 |"):
             self.assertIn(line, written)
