@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--scenario", type=names, default=[], help="only these, e.g. S1,S12-10,S11 (S12 takes all S12-...)")
     parser.add_argument("--peer", type=names, default=[], help="only these")
     parser.add_argument("--how", type=names, default=[], help="S11: only these ways to stop (bare, presleep, own)")
+    parser.add_argument("--rtt", type=int, default=1, help="S11: ms between a client's look at its connection and its request's arrival")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--drain-rounds", type=int, default=1, help="rounds of S11, which takes long")
     parser.add_argument("--secs", type=int, default=4, help="length of one measurement")
@@ -100,7 +101,7 @@ def measure(options, names, peers):
         for at, (scenario, index, peer, how) in enumerate(todo, 1):
             place = f"[{at}/{len(todo)}] {scenario.name} round {index + 1} {peer.name}{' ' + how if how else ''}"
             try:
-                result = scenarios.measure(scenario, peer, how, options.secs, known)
+                result = scenarios.measure(scenario, peer, how, options, known)
             except Exception as error:  # One measurement must not end hours of others.
                 print(f"{place}: FAILED: {error}", flush=True)
                 well &= peer.name != "ebbtide"

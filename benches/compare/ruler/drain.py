@@ -13,7 +13,7 @@ import urllib.request
 from peers import APP, BIN
 from processes import LOAD_CPU, Proxy, kill, spawn
 
-# The need, the connections and the requests a second of each; which of `can` is in scenarios.py.
+# The word of `can` that each needs, the mode of loadc, and how many connections.
 NEEDS = {"S11": "h1", "S11h2": "h2c", "S11g": "grpc", "S11ws": "ws", "S11tcp": "tcp"}
 MODES = {"S11": "drain-h1", "S11h2": "drain-h2", "S11g": "drain-grpc", "S11ws": "drain-ws", "S11tcp": "drain-tcp"}
 CONNECTIONS = {"S11": 10000, "S11h2": 100, "S11g": 100, "S11ws": 1000, "S11tcp": 1000}
@@ -21,7 +21,6 @@ TITLES = {
     "S11": "HTTP/1", "S11h2": "HTTP/2", "S11g": "gRPC", "S11ws": "WebSocket", "S11tcp": "TCP",
 }
 RATE = 2000
-RTT_MS = 1
 # What the kubelet gives, from the first step on.
 GRACE = 20.0
 
@@ -38,12 +37,12 @@ def step(words, peer, pid):
         os.kill(pid, getattr(signal, f"SIG{verb}"))
 
 
-def measure(name, need, peer, how):
-    words = [BIN / "loadc", MODES[name], peer.address(need), CONNECTIONS[name], RATE, RTT_MS, APP]
+def measure(name, need, peer, how, rtt_ms):
+    words = [BIN / "loadc", MODES[name], peer.address(need), CONNECTIONS[name], RATE, rtt_ms, APP]
     with Proxy(peer, peer.stop_env.get(how)) as proxy:
         client = spawn(words, LOAD_CPU, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            return ended(client, proxy, peer, peer.stop[how])
+            return {**ended(client, proxy, peer, peer.stop[how]), "rtt_ms": rtt_ms}
         finally:
             kill(client)
 

@@ -109,6 +109,10 @@ class Proxy:
         if not peer.cmd:
             return
         probe = peer.port("h1" if "h1" in peer.can else "tcp")
+        # The children of one that was killed may hold it for a moment.
+        patience = time.monotonic() + 5
+        while is_taken(probe) and time.monotonic() < patience:
+            time.sleep(0.05)
         if is_taken(probe):
             raise RuntimeError(f"port {probe} is taken (BENCH_BASE moves all ports)")
         began = time.monotonic()

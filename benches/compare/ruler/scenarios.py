@@ -170,16 +170,16 @@ def jobs(scenario, peer, hows):
     return [how for how in peer.stop if not hows or how in hows]
 
 
-def measure(scenario, peer, how, seconds, samples):
+def measure(scenario, peer, how, options, samples):
     match scenario.kind:
         case "load":
-            return load(scenario, peer, seconds, samples)
+            return load(scenario, peer, options.secs, samples)
         case "idle":
             return idle(scenario, peer)
         case "start":
             return start(peer)
         case _:
-            return drain.measure(scenario.name, scenario.need, peer, how)
+            return drain.measure(scenario.name, scenario.need, peer, how, options.rtt)
 
 
 def few_descriptors():
