@@ -11,6 +11,7 @@ Exit codes: 0 done, 1 a Must does not hold (--must) or a measurement of ebbtide 
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -147,6 +148,9 @@ def main():
         if options.report:
             write(options, samples, info)
         return limits.check(kept.by_pair(samples)) if options.must else 0
+    if (os.cpu_count() or 1) < 2:
+        install.say("needs two cores: one for the load and the app, one for the proxy")
+        return 2
     names = chosen(options.scenario, list(scenarios.SCENARIOS), "scenario")
     wanted = chosen(options.peer, peers_module.names(), "peer")
     binary = options.ebbtide

@@ -3,6 +3,7 @@
 A peer that can't be had is said and left out; only our own tools and ebbtide are needed.
 """
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -37,6 +38,8 @@ def debian():
     os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     wanted = [package for command, package in DEBIAN.items() if not shutil.which(command)]
     wanted += [package for file, package in DEBIAN_FILES.items() if not os.path.exists(file)]
+    # Debian's python3 comes without what makes virtual environments.
+    wanted += [] if importlib.util.find_spec("ensurepip") else ["python3-venv"]
     if not wanted:
         return
     if not shutil.which("apt-get") or os.getuid() != 0:
