@@ -1,6 +1,6 @@
 """Owns the samples: one line of JSON for each measurement, kept in the work folder, and what is worked out of them.
 
-A run measures (scenario, peer) anew; earlier runs' samples of the same pair are then ignored, others stay. So a long
+A run measures a peer in a scenario anew; earlier runs' samples of the same are then ignored, others stay. So a long
 comparison can be made in parts.
 """
 
@@ -24,12 +24,12 @@ def add(sample):
 
 
 def latest(samples):
-    """Of each scenario and peer those of the newest run."""
+    """Of each scenario, peer and way to stop those of the newest run."""
+    key = lambda sample: (sample["scenario"], sample["peer"], sample["how"])
     newest = {}
     for sample in samples:
-        key = (sample["scenario"], sample["peer"])
-        newest[key] = max(newest.get(key, ""), sample["run"])
-    return [sample for sample in samples if sample["run"] == newest[(sample["scenario"], sample["peer"])]]
+        newest[key(sample)] = max(newest.get(key(sample), ""), sample["run"])
+    return [sample for sample in samples if sample["run"] == newest[key(sample)]]
 
 
 def read(file=FILE):

@@ -86,6 +86,10 @@ class Samples(unittest.TestCase):
         self.assertEqual(samples.figure(pairs, "S1", "ebbtide", "cpu_us"), 11.0)
         self.assertEqual(samples.figure(pairs, "S1", "nginx", "cpu_us"), 15.0)
 
+    def test_the_ways_to_stop_are_replaced_one_by_one(self):
+        found = samples.latest([stopped("haproxy", "bare", 9), stopped("haproxy", "own", 5), {**stopped("haproxy", "own", 0), "run": "2027"}])
+        self.assertEqual([(one["how"], one["failed"]) for one in found], [("bare", 9), ("own", 0)])
+
     def test_failures_are_those_of_the_worst_round_of_the_own_set_up(self):
         pairs = samples.by_pair([
             stopped("haproxy", "bare", 10000), stopped("haproxy", "presleep", 90),
