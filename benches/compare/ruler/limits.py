@@ -44,7 +44,9 @@ def results(pairs):
                 base = denominator(pairs, scenario, limit, against)
                 value = ours / base if ours is not None and base else None
                 text = limit["text"] + (f" ({against})" if len(peers) > 1 else "")
-                yield limit["level"], scenario, text, value, limit["max"], None if value is None else value <= limit["max"]
+                yield limit["level"], scenario, text, value, limit["max"], (
+                    None if value is None else value <= limit["max"]
+                )
 
 
 def markdown(pairs):

@@ -34,7 +34,10 @@ def parse_wrk(text):
     errors = re.findall(r"(?:connect|read|write|timeout) (\d+)", text) + re.findall(r"3xx responses: (\d+)", text)
     share = lambda percent: micros(re.search(rf"^\s+{percent}%\s+(\S+)", text, re.M)[1])
     return {
-        "done": int(done), "secs": micros(seconds) / 1e6, "p50": share(50), "p99": share(99),
+        "done": int(done),
+        "secs": micros(seconds) / 1e6,
+        "p50": share(50),
+        "p99": share(99),
         "errors": sum(map(int, errors)),
     }
 
@@ -67,8 +70,12 @@ class Load:
         self.tool, self.seconds = tool, seconds
         H2LOAD_LOG.unlink(missing_ok=True)
         self.process = spawn(
-            command(tool, arguments, address, seconds, rate), LOAD_CPU,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command(tool, arguments, address, seconds, rate),
+            LOAD_CPU,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         # With thousands of connections to open, the load begins long after the process.
         self.waits = tool == "loadc" and arguments[0] == "rate"

@@ -79,8 +79,18 @@ def load(ebbtide=None):
     """All peers of peers.toml in its order; their files are written."""
     site = sysconfig.get_path("purelib", "venv", vars={"base": str(VENV), "platbase": str(VENV)})
     common = {
-        "app": APP, "app_port": BASE, "cert": CERT, "key": KEY, "both": BOTH, "conf": CONF, "run": RUN, "bin": BIN,
-        "src": HERE / "src", "venv": VENV, "site": site, "ebbtide": ebbtide or "ebbtide",
+        "app": APP,
+        "app_port": BASE,
+        "cert": CERT,
+        "key": KEY,
+        "both": BOTH,
+        "conf": CONF,
+        "run": RUN,
+        "bin": BIN,
+        "src": HERE / "src",
+        "venv": VENV,
+        "site": site,
+        "ebbtide": ebbtide or "ebbtide",
     }
     CONF.mkdir(parents=True, exist_ok=True)
     RUN.mkdir(parents=True, exist_ok=True)
@@ -93,8 +103,15 @@ def load(ebbtide=None):
                 (CONF / template.name).write_text(fill(template.read_text(), values))
         words = lambda key: [word.format(**values) for word in shlex.split(spec.get(key, ""))]
         peers[name] = Peer(
-            name, base, spec["can"].split(), words("cmd"), spec.get("env", {}), words("version"),
-            spec.get("floor", False), spec.get("stop", {}), spec.get("stop_env", {}),
+            name,
+            base,
+            spec["can"].split(),
+            words("cmd"),
+            spec.get("env", {}),
+            words("version"),
+            spec.get("floor", False),
+            spec.get("stop", {}),
+            spec.get("stop_env", {}),
         )
     return peers
 

@@ -17,19 +17,33 @@ from tables import is_floor, order
 # In the order of the panels. Each has its own scale, from zero.
 CPU = ["S1", "S1r", "S2", "S3", "S4", "S5", "S6a", "S6b", "S6c", "S6d", "S8", "S9a", "S9b", "S9c"]
 TITLES = {
-    "S1": "HTTP/1 at saturation, 128 B", "S1r": "HTTP/1 at 4,000 requests/s", "S2": "HTTP/1, 64 KiB",
-    "S3": "HTTP/1, new connection each", "S4": "HTTP/2 to HTTP/1", "S5": "gRPC-shaped unary",
-    "S6a": "TLS, HTTP/1", "S6b": "TLS, HTTP/2", "S6c": "TLS, new connection each", "S6d": "TLS, full handshake",
-    "S8": "WebSocket echo, 128 B", "S9a": "TCP relay, 128 B", "S9b": "TCP relay, 64 KiB",
+    "S1": "HTTP/1 at saturation, 128 B",
+    "S1r": "HTTP/1 at 4,000 requests/s",
+    "S2": "HTTP/1, 64 KiB",
+    "S3": "HTTP/1, new connection each",
+    "S4": "HTTP/2 to HTTP/1",
+    "S5": "gRPC-shaped unary",
+    "S6a": "TLS, HTTP/1",
+    "S6b": "TLS, HTTP/2",
+    "S6c": "TLS, new connection each",
+    "S6d": "TLS, full handshake",
+    "S8": "WebSocket echo, 128 B",
+    "S9a": "TCP relay, 128 B",
+    "S9b": "TCP relay, 64 KiB",
     "S9c": "TCP relay, new connection each",
 }
 COSTS = [
-    ("S7", "kb_per_conn", 1, "Memory per idle connection", "KB"), ("S7t", "kb_per_conn", 1, "Memory per idle TLS connection", "KB"),
-    ("S7", "rss_idle", 1 / 1024, "Memory at rest (RSS)", "MiB"), ("S10", "start_ms", 1, "Start to first answer", "ms"),
+    ("S7", "kb_per_conn", 1, "Memory per idle connection", "KB"),
+    ("S7t", "kb_per_conn", 1, "Memory per idle TLS connection", "KB"),
+    ("S7", "rss_idle", 1 / 1024, "Memory at rest (RSS)", "MiB"),
+    ("S10", "start_ms", 1, "Start to first answer", "ms"),
 ]
 DRAINS = {
-    "S11": ("HTTP/1", "requests"), "S11h2": ("HTTP/2", "requests"), "S11g": ("gRPC", "calls"),
-    "S11ws": ("WebSocket", "sessions"), "S11tcp": ("TCP", "connections"),
+    "S11": ("HTTP/1", "requests"),
+    "S11h2": ("HTTP/2", "requests"),
+    "S11g": ("gRPC", "calls"),
+    "S11ws": ("WebSocket", "sessions"),
+    "S11tcp": ("TCP", "connections"),
 }
 MARKERS = "osD^vP*X<>"
 
@@ -78,9 +92,14 @@ def flat(axes, pairs):
         values = [figure(pairs, f"S12-{count}", peer, "cpu_us") for count in counts]
         ours = peer == "ebbtide"
         axes.plot(
-            counts, [value if value is not None else float("nan") for value in values], marker=MARKERS[index % len(MARKERS)],
-            markersize=4, color="black" if ours else "0.45", linewidth=2.2 if ours else 0.9,
-            linestyle="-" if ours or not is_floor(peer) else "--", label=peer,
+            counts,
+            [value if value is not None else float("nan") for value in values],
+            marker=MARKERS[index % len(MARKERS)],
+            markersize=4,
+            color="black" if ours else "0.45",
+            linewidth=2.2 if ours else 0.9,
+            linestyle="-" if ours or not is_floor(peer) else "--",
+            label=peer,
         )
     axes.set_title("CPU by open connections, 4,000/s", fontsize=9, loc="left")
     axes.set_xlabel("open connections", fontsize=8)

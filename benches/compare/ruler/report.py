@@ -9,7 +9,11 @@ from tables import is_floor, number, order, table
 
 AGAINST = ["haproxy", "nginx", "envoy", "hyper"]
 # Scenario, figure, factor to its unit, digits, label. What a row of the summary shows.
-CPU = [(one.name, "cpu_us", 1, 1, f"{one.title}: CPU µs per {one.per}") for one in TABLE if one.kind == "load" and not one.name.startswith("S13")]
+CPU = [
+    (one.name, "cpu_us", 1, 1, f"{one.title}: CPU µs per {one.per}")
+    for one in TABLE
+    if one.kind == "load" and not one.name.startswith("S13")
+]
 OTHER = [
     ("S13", "p99", 1e-3, 2, f"{SCENARIOS['S13'].title}: p99 ms"),
     ("S13c", "p99", 1e-3, 2, f"{SCENARIOS['S13c'].title}: p99 ms"),
@@ -27,7 +31,11 @@ SUMMARY = CPU + OTHER + DRAINS
 
 def best_peer(pairs, scenario, name):
     """(name, figure) of the best of the proxies that one would use instead."""
-    values = {peer: figure(pairs, scenario, peer, name) for peer in pairs.get(scenario, {}) if peer != "ebbtide" and not is_floor(peer)}
+    values = {
+        peer: figure(pairs, scenario, peer, name)
+        for peer in pairs.get(scenario, {})
+        if peer != "ebbtide" and not is_floor(peer)
+    }
     values = {peer: value for peer, value in values.items() if value is not None}
     return min(values.items(), key=lambda item: item[1]) if values else (None, None)
 
@@ -59,17 +67,40 @@ def load_details(found):
         cpu, (low, high) = median(samples, "cpu_us"), spread(samples, "cpu_us")
         has = cpu is not None
         ratios = [f"{cpu / bases[base]:.2f}" if has and bases.get(base) else "–" for base in AGAINST]
-        rows.append([
-            peer, number(cpu, 1), f"{low:.1f}–{high:.1f}" if has else "–", *ratios,
-            number(median(samples, "rps"), 0), number(median(samples, "target") or None, 0),
-            number(median(samples, "util"), 0, 100), number(median(samples, "load_util"), 0, 100),
-            number(median(samples, "p50") or None, 2, 1e-3), number(median(samples, "p99") or None, 2, 1e-3),
-            number(median(samples, "rss_load"), 1, 1 / 1024),
-            sum(sample["errors"] for sample in samples), number(median(samples, "other"), 0, 100),
-        ])
+        rows.append(
+            [
+                peer,
+                number(cpu, 1),
+                f"{low:.1f}–{high:.1f}" if has else "–",
+                *ratios,
+                number(median(samples, "rps"), 0),
+                number(median(samples, "target") or None, 0),
+                number(median(samples, "util"), 0, 100),
+                number(median(samples, "load_util"), 0, 100),
+                number(median(samples, "p50") or None, 2, 1e-3),
+                number(median(samples, "p99") or None, 2, 1e-3),
+                number(median(samples, "rss_load"), 1, 1 / 1024),
+                sum(sample["errors"] for sample in samples),
+                number(median(samples, "other"), 0, 100),
+            ]
+        )
     return table(
-        ["peer", "CPU µs", "min–max", *(f"÷ {name}" for name in AGAINST), "per second", "asked for", "its core %",
-         "load's core %", "p50 ms", "p99 ms", "RSS MiB", "errors", "others on its core %"], rows,
+        [
+            "peer",
+            "CPU µs",
+            "min–max",
+            *(f"÷ {name}" for name in AGAINST),
+            "per second",
+            "asked for",
+            "its core %",
+            "load's core %",
+            "p50 ms",
+            "p99 ms",
+            "RSS MiB",
+            "errors",
+            "others on its core %",
+        ],
+        rows,
     )
 
 
@@ -78,14 +109,34 @@ def idle_details(found):
     for peer in sorted(found, key=lambda name: median(found[name], "kb_per_conn")):
         samples, (low, high) = found[peer], spread(found[peer], "kb_per_conn")
         mib = lambda name: number(median(samples, name), 1, 1 / 1024)
-        rows.append([
-            peer, number(median(samples, "kb_per_conn"), 2), f"{low:.2f}–{high:.2f}", mib("rss_idle"), mib("rss_10k"),
-            mib("pss_idle"), mib("pss_10k"), number(median(samples, "cpu_ms_per_s"), 2),
-            number(median(samples, "cpu_ms_per_s_10k"), 2), number(median(samples, "conns"), 0),
-        ])
+        rows.append(
+            [
+                peer,
+                number(median(samples, "kb_per_conn"), 2),
+                f"{low:.2f}–{high:.2f}",
+                mib("rss_idle"),
+                mib("rss_10k"),
+                mib("pss_idle"),
+                mib("pss_10k"),
+                number(median(samples, "cpu_ms_per_s"), 2),
+                number(median(samples, "cpu_ms_per_s_10k"), 2),
+                number(median(samples, "conns"), 0),
+            ]
+        )
     return table(
-        ["peer", "KB per connection", "min–max", "RSS MiB without", "RSS MiB with", "PSS MiB without", "PSS MiB with",
-         "CPU ms/s without", "CPU ms/s with", "connections"], rows,
+        [
+            "peer",
+            "KB per connection",
+            "min–max",
+            "RSS MiB without",
+            "RSS MiB with",
+            "PSS MiB without",
+            "PSS MiB with",
+            "CPU ms/s without",
+            "CPU ms/s with",
+            "connections",
+        ],
+        rows,
     )
 
 
@@ -93,8 +144,15 @@ def start_details(found):
     rows = []
     for peer in sorted(found, key=lambda name: median(found[name], "start_ms")):
         samples = found[peer]
-        rows.append([peer, number(median(samples, "start_ms"), 1), number(median(samples, "worst_ms"), 1),
-                     number(median(samples, "binary_mb"), 1), number(median(samples, "libraries_mb"), 1)])
+        rows.append(
+            [
+                peer,
+                number(median(samples, "start_ms"), 1),
+                number(median(samples, "worst_ms"), 1),
+                number(median(samples, "binary_mb"), 1),
+                number(median(samples, "libraries_mb"), 1),
+            ]
+        )
     return table(["peer", "median of 10, ms", "worst, ms", "binary MB", "shared libraries MB"], rows)
 
 
@@ -119,11 +177,17 @@ def drain_details(found):
             explained = ", ".join(f"{name} {count / len(samples):,.0f}" for name, count in sorted(notes.items()))
             killed = " (killed)" if any(sample["killed"] for sample in samples) else ""
             best = " *" if how == best_how(found[peer]) else ""
-            rows.append([
-                peer, how + best, " ".join(f"{sample['failed']:,}" for sample in samples), classes(samples),
-                f"{sum(sum(sample['ok'].values()) for sample in samples) / len(samples):,.0f}",
-                number(median(samples, "exit_s"), 1) + killed, explained or "–",
-            ])
+            rows.append(
+                [
+                    peer,
+                    how + best,
+                    " ".join(f"{sample['failed']:,}" for sample in samples),
+                    classes(samples),
+                    f"{sum(sum(sample['ok'].values()) for sample in samples) / len(samples):,.0f}",
+                    number(median(samples, "exit_s"), 1) + killed,
+                    explained or "–",
+                ]
+            )
     return table(["peer", "stop", "failed, each round", "as", "well", "gone after s", "besides, mean of a round"], rows)
 
 
@@ -138,12 +202,16 @@ def markdown(document):
     pairs, machine = by_pair(document["samples"]), document["machine"]
     days = sorted({sample["at"][:10] for sample in document["samples"]})
     parts = ["# Compared\n"]
-    parts.append(
-        f"Measured {days[0]}{f' to {days[-1]}' if len(days) > 1 else ''} on {machine.get('cores')} cores of "
-        f"{machine.get('cpu') or 'an unnamed CPU'}, {machine.get('system')}, Linux {machine.get('kernel')}; "
-        f"ebbtide at {machine.get('commit')}. Medians over the rounds. "
-        "How it is measured, how to repeat it, and what it can't tell: [README.md](../README.md).\n"
-    ) if days else parts.append("Nothing has been measured.\n")
+    (
+        parts.append(
+            f"Measured {days[0]}{f' to {days[-1]}' if len(days) > 1 else ''} on {machine.get('cores')} cores of "
+            f"{machine.get('cpu') or 'an unnamed CPU'}, {machine.get('system')}, Linux {machine.get('kernel')}; "
+            f"ebbtide at {machine.get('commit')}. Medians over the rounds. "
+            "How it is measured, how to repeat it, and what it can't tell: [README.md](../README.md).\n"
+        )
+        if days
+        else parts.append("Nothing has been measured.\n")
+    )
     if document["versions"]:
         parts.append("".join(f"- {name}: {version}\n" for name, version in document["versions"].items() if version))
     parts.append("## Summary\n")

@@ -55,7 +55,10 @@ def machine():
         names = [line.split("=", 1)[1].strip().strip('"') for line in lines if line.startswith("PRETTY_NAME=")]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=HERE)
     return {
-        "cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "system": (names or [""])[0],
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "system": (names or [""])[0],
         "commit": commit.stdout.strip(),
     }
 
@@ -110,7 +113,17 @@ def document(samples, info):
             if hows:
                 value = {how: {"failed": [sample["failed"] for sample in how_of(found, how)]} for how in hows}
             else:
-                names = [name for name, value in found[0].items() if name not in LABELS and isinstance(value, int | float)]
-                value = {name: {"median": median(found, name), "min": spread(found, name)[0], "max": spread(found, name)[1]} for name in names}
+                names = [
+                    name for name, value in found[0].items() if name not in LABELS and isinstance(value, int | float)
+                ]
+                value = {
+                    name: {"median": median(found, name), "min": spread(found, name)[0], "max": spread(found, name)[1]}
+                    for name in names
+                }
             medians.setdefault(scenario, {})[peer] = value
-    return {"machine": info.get("machine", {}), "versions": info.get("versions", {}), "medians": medians, "samples": samples}
+    return {
+        "machine": info.get("machine", {}),
+        "versions": info.get("versions", {}),
+        "medians": medians,
+        "samples": samples,
+    }

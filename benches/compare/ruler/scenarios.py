@@ -39,29 +39,94 @@ GRPC = ("-d", "{message}", "-H", "content-type:application/grpc", "-H", "te:trai
 
 TABLE = [
     loads("S1", "h1", "HTTP/1 keep-alive at saturation, 64 connections, 128 B", "wrk", "-c64", H1),
-    loads("S1r", "h1", "HTTP/1 keep-alive at 4,000 requests/s, 64 connections", "loadc", "rate", "{u}", "64", "{rate}", "{d}", rate=4000),
+    loads(
+        "S1r",
+        "h1",
+        "HTTP/1 keep-alive at 4,000 requests/s, 64 connections",
+        "loadc",
+        "rate",
+        "{u}",
+        "64",
+        "{rate}",
+        "{d}",
+        rate=4000,
+    ),
     loads("S2", "h1", "HTTP/1 keep-alive, 64 connections, 64 KiB", "wrk", "-c64", "http://{u}/big"),
     loads("S3", "h1", "HTTP/1, a new connection per request, 64 at a time", "wrk", "-c64", *CLOSE, H1),
     loads("S4", "h2c", "HTTP/2 without TLS to an app in HTTP/1, 16 connections × 32 streams, 128 B", "h2load", H1),
     loads("S5", "grpc", "gRPC-shaped unary calls, HTTP/2 both sides, 16 × 32 streams", "h2load", *GRPC),
     loads("S6a", "tls", "TLS, HTTP/1 keep-alive, 64 connections, 128 B", "wrk", "-c64", "https://{u}/small"),
     loads("S6b", "tls", "TLS, HTTP/2, 16 × 32 streams, 128 B", "h2load", "https://{u}/small"),
-    loads("S6c", "tls", "TLS 1.3, a new connection per request, 16 at a time, sessions resumed", "wrk", "-c16", *CLOSE, "https://{u}/small"),
+    loads(
+        "S6c",
+        "tls",
+        "TLS 1.3, a new connection per request, 16 at a time, sessions resumed",
+        "wrk",
+        "-c16",
+        *CLOSE,
+        "https://{u}/small",
+    ),
     loads("S6d", "tls", "TLS 1.3, full handshakes, one at a time", "s_time", "-connect", "{u}", per="handshake"),
-    loads("S8", "ws", "WebSocket echo, 64 connections, 128 B, both ways", "loadc", "ws", "{u}", "64", "{d}", "128", per="message"),
+    loads(
+        "S8",
+        "ws",
+        "WebSocket echo, 64 connections, 128 B, both ways",
+        "loadc",
+        "ws",
+        "{u}",
+        "64",
+        "{d}",
+        "128",
+        per="message",
+    ),
     loads("S9a", "tcp", "TCP relay, 128 B (HTTP/1 keep-alive through it)", "wrk", "-c64", H1),
     loads("S9b", "tcp", "TCP relay, 64 KiB", "wrk", "-c64", "http://{u}/big"),
     loads("S9c", "tcp", "TCP relay, a new connection per request", "wrk", "-c64", *CLOSE, H1),
     *(
-        loads(f"S12-{conns}", "h1", f"4,000 requests/s over {conns:,} open connections", "loadc", "rate", "{u}", str(conns), "{rate}", "{d}", rate=4000)
+        loads(
+            f"S12-{conns}",
+            "h1",
+            f"4,000 requests/s over {conns:,} open connections",
+            "loadc",
+            "rate",
+            "{u}",
+            str(conns),
+            "{rate}",
+            "{d}",
+            rate=4000,
+        )
         for conns in (10, 100, 1000, 10000)
     ),
-    loads("S13", "h1", "Latency at 80 % of the peer's own saturation (its S1), 64 connections", "loadc", "rate", "{u}", "64", "{rate}", "{d}"),
-    loads("S13c", "h1", f"Latency at {COMMON_RATE:,} requests/s for all, 64 connections", "loadc", "rate", "{u}", "64", "{rate}", "{d}", rate=COMMON_RATE),
+    loads(
+        "S13",
+        "h1",
+        "Latency at 80 % of the peer's own saturation (its S1), 64 connections",
+        "loadc",
+        "rate",
+        "{u}",
+        "64",
+        "{rate}",
+        "{d}",
+    ),
+    loads(
+        "S13c",
+        "h1",
+        f"Latency at {COMMON_RATE:,} requests/s for all, 64 connections",
+        "loadc",
+        "rate",
+        "{u}",
+        "64",
+        "{rate}",
+        "{d}",
+        rate=COMMON_RATE,
+    ),
     Scenario("S7", "10,000 idle keep-alive connections", "", "idle"),
     Scenario("S7t", "10,000 idle TLS connections", "tls", "idle"),
     Scenario("S10", "Start to the first answer; what is installed", "", "start"),
-    *(Scenario(name, f"Failed during termination: {drain.TITLES[name]}", need, "drain") for name, need in drain.NEEDS.items()),
+    *(
+        Scenario(name, f"Failed during termination: {drain.TITLES[name]}", need, "drain")
+        for name, need in drain.NEEDS.items()
+    ),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in TABLE}
 
@@ -107,15 +172,22 @@ def load(scenario, peer, seconds, samples):
         if not result["done"]:
             raise RuntimeError(f"nothing was answered: {result}")
         own = {
-            "cpu_us": end["cpu"] * 1e6 / result["done"], "util": end["cpu"] / end["wall"], "rss_idle": rss_idle,
-            "rss_load": peak[0], "pss_load": peak[1],
+            "cpu_us": end["cpu"] * 1e6 / result["done"],
+            "util": end["cpu"] / end["wall"],
+            "rss_idle": rss_idle,
+            "rss_load": peak[0],
+            "pss_load": peak[1],
         }
         return {
             # `direct` has no process to measure.
             **(own if proxy.process else dict.fromkeys(own)),
             "rps": result["done"] / result["secs"],
-            "p50": result["p50"], "p99": result["p99"], "errors": result["errors"], "target": rate,
-            "load_util": end["load"] / end["wall"], "other": end["other"] / end["wall"],
+            "p50": result["p50"],
+            "p99": result["p99"],
+            "errors": result["errors"],
+            "target": rate,
+            "load_util": end["load"] / end["wall"],
+            "other": end["other"] / end["wall"],
         }
 
 
@@ -140,8 +212,14 @@ def idle(scenario, peer, seconds=5):
         finally:
             kill(client)
         return {
-            "conns": count, "rss_idle": before[0], "rss_10k": after[0], "pss_idle": before[1], "pss_10k": after[1],
-            "kb_per_conn": (after[1] - before[1]) / count, "cpu_ms_per_s": quiet, "cpu_ms_per_s_10k": busy,
+            "conns": count,
+            "rss_idle": before[0],
+            "rss_10k": after[0],
+            "pss_idle": before[1],
+            "pss_10k": after[1],
+            "kb_per_conn": (after[1] - before[1]) / count,
+            "cpu_ms_per_s": quiet,
+            "cpu_ms_per_s_10k": busy,
         }
 
 
@@ -194,7 +272,11 @@ def few_descriptors():
         except (ValueError, OSError):
             continue
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return f"only {limit} descriptors may be open; rows with 10,000 connections need {OPEN_FILES}" if limit < OPEN_FILES else ""
+    return (
+        f"only {limit} descriptors may be open; rows with 10,000 connections need {OPEN_FILES}"
+        if limit < OPEN_FILES
+        else ""
+    )
 
 
 def pin():

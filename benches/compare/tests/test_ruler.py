@@ -29,15 +29,36 @@ def sample(scenario, peer, run="2026-01-01T00:00:00Z", how=None, round=0, **figu
 def loaded(peer, cpu, scenario="S1", **more):
     """A sample of a load."""
     figures = {
-        "cpu_us": cpu, "rps": 1000.0, "p50": 500, "p99": 2000, "errors": 0, "target": 0, "util": 0.9,
-        "load_util": 0.8, "other": 0.0, "rss_idle": 5120, "rss_load": 10240, "pss_load": 10000,
+        "cpu_us": cpu,
+        "rps": 1000.0,
+        "p50": 500,
+        "p99": 2000,
+        "errors": 0,
+        "target": 0,
+        "util": 0.9,
+        "load_util": 0.8,
+        "other": 0.0,
+        "rss_idle": 5120,
+        "rss_load": 10240,
+        "pss_load": 10000,
     }
     return sample(scenario, peer, **{**figures, **more})
 
 
 def stopped(peer, how, failed, **more):
     fail = {"hold/new/refused": failed} if failed else {}
-    return sample("S11", peer, how=how, failed=failed, fail=fail, ok={"hold": 100}, notes={"moved": 3}, exit_s=6.0, killed=False, **more)
+    return sample(
+        "S11",
+        peer,
+        how=how,
+        failed=failed,
+        fail=fail,
+        ok={"hold": 100},
+        notes={"moved": 3},
+        exit_s=6.0,
+        killed=False,
+        **more
+    )
 
 
 class Tools(unittest.TestCase):
@@ -77,8 +98,10 @@ class Samples(unittest.TestCase):
     def test_a_later_run_replaces_its_pairs_alone(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             for one in (
-                loaded("ebbtide", 20.0, run="1"), loaded("nginx", 15.0, run="1"),
-                loaded("ebbtide", 10.0, run="2"), loaded("ebbtide", 12.0, run="2", round=1),
+                loaded("ebbtide", 20.0, run="1"),
+                loaded("nginx", 15.0, run="1"),
+                loaded("ebbtide", 10.0, run="2"),
+                loaded("ebbtide", 12.0, run="2", round=1),
             ):
                 file.write(json.dumps(one) + "\n")
             file.flush()
@@ -87,14 +110,25 @@ class Samples(unittest.TestCase):
         self.assertEqual(samples.figure(pairs, "S1", "nginx", "cpu_us"), 15.0)
 
     def test_the_ways_to_stop_are_replaced_one_by_one(self):
-        found = samples.latest([stopped("haproxy", "bare", 9), stopped("haproxy", "own", 5), {**stopped("haproxy", "own", 0), "run": "2027"}])
+        found = samples.latest(
+            [
+                stopped("haproxy", "bare", 9),
+                stopped("haproxy", "own", 5),
+                {**stopped("haproxy", "own", 0), "run": "2027"},
+            ]
+        )
         self.assertEqual([(one["how"], one["failed"]) for one in found], [("bare", 9), ("own", 0)])
 
     def test_failures_are_those_of_the_worst_round_of_the_own_set_up(self):
-        pairs = samples.by_pair([
-            stopped("haproxy", "bare", 10000), stopped("haproxy", "presleep", 90),
-            stopped("haproxy", "own", 0), stopped("haproxy", "own", 3, round=1), stopped("nginx", "presleep", 80),
-        ])
+        pairs = samples.by_pair(
+            [
+                stopped("haproxy", "bare", 10000),
+                stopped("haproxy", "presleep", 90),
+                stopped("haproxy", "own", 0),
+                stopped("haproxy", "own", 3, round=1),
+                stopped("nginx", "presleep", 80),
+            ]
+        )
         self.assertEqual(samples.figure(pairs, "S11", "haproxy", "failed"), 3)
         self.assertEqual(samples.figure(pairs, "S11", "nginx", "failed"), 80)
         self.assertIsNone(samples.figure(pairs, "S11", "caddy", "failed"))
@@ -102,10 +136,16 @@ class Samples(unittest.TestCase):
 
 class Report(unittest.TestCase):
     def test_the_summary_names_the_best_peer_and_no_bound(self):
-        pairs = samples.by_pair([
-            loaded("ebbtide", 12.0), loaded("nginx", 15.0), loaded("haproxy", 16.0), loaded("hyper", 10.0),
-            stopped("ebbtide", "own", 0), stopped("haproxy", "own", 7),
-        ])
+        pairs = samples.by_pair(
+            [
+                loaded("ebbtide", 12.0),
+                loaded("nginx", 15.0),
+                loaded("haproxy", 16.0),
+                loaded("hyper", 10.0),
+                stopped("ebbtide", "own", 0),
+                stopped("haproxy", "own", 7),
+            ]
+        )
         lines = report.summary(pairs).splitlines()
         self.assertIn("| S1 HTTP/1 keep-alive at saturation", lines[2])
         self.assertTrue(lines[2].endswith("| 12.0 | 15.0 | 16.0 | 10.0 | 0.80 (nginx) |"), lines[2])
@@ -113,13 +153,31 @@ class Report(unittest.TestCase):
 
     def test_every_kind_has_its_details(self):
         idle = {
-            "conns": 10000, "kb_per_conn": 1.5, "rss_idle": 5000, "rss_10k": 20000, "pss_idle": 4000, "pss_10k": 19000,
-            "cpu_ms_per_s": 0.1, "cpu_ms_per_s_10k": 0.2,
+            "conns": 10000,
+            "kb_per_conn": 1.5,
+            "rss_idle": 5000,
+            "rss_10k": 20000,
+            "pss_idle": 4000,
+            "pss_10k": 19000,
+            "cpu_ms_per_s": 0.1,
+            "cpu_ms_per_s_10k": 0.2,
         }
         start = {"start_ms": 10.0, "worst_ms": 12.0, "binary_mb": 9.0, "libraries_mb": 0.0}
-        found = [loaded("ebbtide", 12.0), loaded("direct", None, util=None, rss_load=None), sample("S7", "ebbtide", **idle), sample("S10", "ebbtide", **start), stopped("ebbtide", "own", 0)]
+        found = [
+            loaded("ebbtide", 12.0),
+            loaded("direct", None, util=None, rss_load=None),
+            sample("S7", "ebbtide", **idle),
+            sample("S10", "ebbtide", **start),
+            stopped("ebbtide", "own", 0),
+        ]
         written = report.markdown(samples.document(found, {"machine": {"cores": 2}, "versions": {"nginx": "1.22"}}))
-        for line in ("| ebbtide | 12.0 | 12.0–12.0 |", "| direct | – | – |", "| ebbtide | 1.50 |", "| ebbtide | 10.0 | 12.0 |", "| ebbtide | own * | 0 |"):
+        for line in (
+            "| ebbtide | 12.0 | 12.0–12.0 |",
+            "| direct | – | – |",
+            "| ebbtide | 1.50 |",
+            "| ebbtide | 10.0 | 12.0 |",
+            "| ebbtide | own * | 0 |",
+        ):
             self.assertIn(line, written)
 
     def test_the_document_gives_the_same_tables_again(self):
@@ -141,12 +199,18 @@ class Report(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def results(self, *found):
-        return {(scenario, what): (value, holds) for _, scenario, what, value, _, holds in limits.results(samples.by_pair(found))}
+        return {
+            (scenario, what): (value, holds)
+            for _, scenario, what, value, _, holds in limits.results(samples.by_pair(found))
+        }
 
     def test_ratios_and_absolute_figures(self):
         found = self.results(
-            loaded("ebbtide", 9.5), loaded("hyper", 10.0), loaded("envoy", 50.0),
-            stopped("ebbtide", "own", 1), sample("S7", "ebbtide", rss_idle=7168, kb_per_conn=3.0),
+            loaded("ebbtide", 9.5),
+            loaded("hyper", 10.0),
+            loaded("envoy", 50.0),
+            stopped("ebbtide", "own", 1),
+            sample("S7", "ebbtide", rss_idle=7168, kb_per_conn=3.0),
         )
         self.assertEqual(found["S1", "HTTP/1 against plain hyper"], (0.95, False))
         self.assertEqual(found["S1", "below Envoy, pingora and Caddy in every row: CPU (envoy)"], (0.19, True))
@@ -159,7 +223,12 @@ class Limits(unittest.TestCase):
         self.assertEqual(found["S12-10000", "cost per request flat: 10,000 connections against 10"], (1.3, False))
 
     def test_the_median_peer(self):
-        found = self.results(*(loaded(peer, 1.0, "S13", p99=p99) for peer, p99 in (("ebbtide", 200), ("nginx", 100), ("haproxy", 400), ("envoy", 300), ("hyper", 1))))
+        found = self.results(
+            *(
+                loaded(peer, 1.0, "S13", p99=p99)
+                for peer, p99 in (("ebbtide", 200), ("nginx", 100), ("haproxy", 400), ("envoy", 300), ("hyper", 1))
+            )
+        )
         value, holds = found["S13", "p99 at 80 % load against the median peer"]
         self.assertTrue(holds and abs(value - 2 / 3) < 1e-9)
 
@@ -188,7 +257,12 @@ class Peers(unittest.TestCase):
             self.assertNotRegex(written, r"@[A-Z0-9_]+@", name)
         for peer in found.values():
             self.assertNotIn("{", " ".join(peer.cmd), peer.name)
-        ports = [peer.port(need) for peer in found.values() if peer.cmd for need in ("h1", "h2c", "grpc", "tls", "tcp", "admin")]
+        ports = [
+            peer.port(need)
+            for peer in found.values()
+            if peer.cmd
+            for need in ("h1", "h2c", "grpc", "tls", "tcp", "admin")
+        ]
         self.assertEqual(len(ports), len(set(ports)))
 
     def test_every_way_to_stop_is_known(self):
