@@ -29,7 +29,7 @@ if [ "${1:-}" != inside ]; then
     ldd "$binary" >/dev/null 2>&1 && ! ldd "$binary" 2>&1 | grep -q 'statically linked' && fail "not static"
     size=$(stat --format %s "$binary")
     printf 'size: %s bytes\n' "$size"
-    [ "$size" -lt $((15 * 1024 * 1024)) ] || fail "larger than 15 MiB"
+    [ "$size" -lt 12000000 ] || fail "larger than 12 MB"
     exec unshare --mount --pid --fork --mount-proc "$0" inside "$binary"
 fi
 
@@ -58,6 +58,10 @@ run=$!
 "${ebbtide[@]}" status || fail "status without an answer"
 grep --quiet --extended-regexp '^Uid:.65532' "/proc/$run/status" || fail "not uid 65532"
 grep --quiet --extended-regexp '^CapEff:.0+$' "/proc/$run/status" || fail "capabilities are left"
+resident=$(awk '/^VmRSS:/ { print $2 }' "/proc/$run/status")
+printf 'resident: %s kB\n' "$resident"
+# An allocator that asks for huge pages has more than twice as much.
+[ "$resident" -lt 8192 ] || fail "more than 8 MiB of memory without a connection"
 phase=$("${ebbtide[@]}" drain) || fail "drain without an answer"
 # Its app has never accepted, so there is nothing to hold for.
 [ "$phase" = lingering ] || fail "phase $phase after drain"

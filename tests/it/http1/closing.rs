@@ -141,8 +141,9 @@ async fn thousands_of_idle_connections_are_cheap_and_closed_spread_out() {
         count,
         "idle connections are not closed before t0"
     );
-    // A buffer that one of them still held would be 8 KiB; some is what the allocator keeps of those that were in use.
-    assert!(each < 5.0, "{each:.2} KiB for an idle connection");
+    // 1.5 KiB live for each, the rest is what the allocator keeps of the buffers that a portion had in use at once. One
+    // that is still held takes 4 KiB more.
+    assert!(each < 6.0, "{each:.2} KiB for an idle connection");
 
     stage.terminate().await;
     let mut closed = Vec::new();

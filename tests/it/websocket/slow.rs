@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{AT_ONCE, CLEAN, CLOSES, MILLIS, SECONDS, SHORT, agree, ended, in_flight, keep, let_go, stage};
+use super::{AT_ONCE, CLEAN, CLOSES, MILLIS, SECONDS, SHORT, agree, ended, in_flight, keep, let_go, open, stage};
 use crate::harness::app::AppOptions;
 use crate::harness::script::Script;
 use crate::harness::stage::{
@@ -68,6 +68,28 @@ async fn clients_that_do_not_read_cost_little_memory() {
     let report = stage.px.report(SOON).await;
     assert_eq!((&report["outcome"], &report["forced"]["session"]), (&"forced".into(), &500.into()), "{report}");
     drop(clients);
+}
+
+/// Sessions in which nobody speaks keep no buffer, neither of the handshake with the client nor of that with the app.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_sessions_cost_little_memory() {
+    const COUNT: usize = 1000;
+    let _heavy = heavy().await;
+    let stage = stage(SHORT, "").await;
+    let mut clients = Vec::new();
+    // The first ones pay for what they all share.
+    for _ in 0..100 {
+        clients.push(open(stage.address, "/ws").await);
+    }
+    let before = resident(&stage.px);
+    for _ in 0..COUNT {
+        clients.push(open(stage.address, "/ws").await);
+    }
+    in_flight(&stage.px, clients.len()).await;
+    let each = resident(&stage.px).saturating_sub(before) as f64 / COUNT as f64;
+    eprintln!("{COUNT} silent sessions: {each:.2} KiB resident each");
+    // One buffer would be 8 KiB.
+    assert!(each < 8.0, "{each:.2} KiB for a silent session");
 }
 
 /// That the app can go on is no progress of a client that takes nothing: its time runs, long before the drain's is over.
