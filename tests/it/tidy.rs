@@ -171,6 +171,23 @@ fn versions_agree() {
     assert!(read("CHANGELOG.md").contains(&format!("## {}", env!("CARGO_PKG_VERSION"))));
 }
 
+/// Cargo reads no manifest that names a target without a file, and the image's first layer has the manifest alone.
+#[test]
+fn the_dockerfile_makes_a_file_for_each_target_that_the_manifest_names() {
+    let manifest = read("Cargo.toml");
+    let mut missing = Vec::new();
+    for (kind, folder) in [("bench", "benches"), ("test", "tests"), ("example", "examples")] {
+        for target in manifest.split(&format!("[[{kind}]]")).skip(1) {
+            let name = target.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
+            let path = format!("{folder}/{name}/main.rs");
+            if !read("Dockerfile").contains(&path) {
+                missing.push(path);
+            }
+        }
+    }
+    assert_none("targets without a file in the Dockerfile", missing);
+}
+
 #[test]
 fn the_metrics_page_has_the_table() {
     let mut table = String::from("| Metric | Type | Label | Meaning |\n|---|---|---|---|\n");
