@@ -100,6 +100,7 @@ async fn start(loaded: Loaded, mut signals: Signals) -> Result<Outcome, AppError
     }
     let budget = budget::divide(config.mode, &config.drain);
     log_start(&config, &budget);
+    system::decline_huge_pages();
     let descriptors = system::raise_descriptor_limit();
     let max_connections = max_connections(&config, descriptors);
     let metrics: &'static Metrics =

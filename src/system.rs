@@ -4,6 +4,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::disable_transparent_huge_pages;
 
 /// Descriptors kept for listeners, the admin port, logs and the runtime.
 const RESERVED_DESCRIPTORS: u64 = 256;
@@ -13,6 +14,13 @@ const BYTES_PER_CONNECTION: u64 = 20 * 1024;
 const BYTES_PER_TLS: u64 = 28 * 1024;
 /// Never less, however little memory there is.
 const FEWEST_CONNECTIONS: u64 = 128;
+
+/// Asks the kernel for no huge pages where it gives them to everybody (`always` in `transparent_hugepage/enabled`): the
+/// allocator spreads its small blocks over regions of which most is never used, and RSS would be several times as large.
+pub fn decline_huge_pages() {
+    // A kernel without them refuses, and has none to give.
+    let _ = disable_transparent_huge_pages(true);
+}
 
 /// Raises RLIMIT_NOFILE to its hard limit and returns what is in force.
 pub fn raise_descriptor_limit() -> u64 {

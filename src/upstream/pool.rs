@@ -56,7 +56,7 @@ struct Connection {
 }
 
 /// Most bytes of a response that are read at once: a head and 64 KiB come in one piece, and go out in one.
-const PIECE: usize = 128 * 1024;
+const PIECE: usize = (64 + 8) * 1024;
 /// Shorter than the keep-alive of any common app server (gunicorn 2 s, Node and uvicorn 5 s): a request must never
 /// meet the app's own idle close.
 const KEEP: Duration = Duration::from_millis(800);
