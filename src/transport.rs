@@ -122,21 +122,16 @@ pub fn poll_write_parts(
     if let [only] = parts {
         return socket.poll_write(cx, only);
     }
-    let mut joined = [0; JOINED];
-    match join(parts, &mut joined) {
-        Some(length) => socket.poll_write(cx, &joined[..length]),
-        None => socket.poll_write_vectored(cx, parts),
+    if parts.iter().map(|part| part.len()).sum::<usize>() > JOINED {
+        return socket.poll_write_vectored(cx, parts);
     }
-}
-
-/// Puts the parts side by side, if they fit; how long they are together.
-fn join(parts: &[IoSlice<'_>], joined: &mut [u8]) -> Option<usize> {
+    let mut joined = [0; JOINED];
     let mut length = 0;
     for part in parts {
-        joined.get_mut(length..length + part.len())?.copy_from_slice(part);
+        joined[length..length + part.len()].copy_from_slice(part);
         length += part.len();
     }
-    Some(length)
+    socket.poll_write(cx, &joined[..length])
 }
 
 impl AsFd for Transport {

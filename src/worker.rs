@@ -40,8 +40,7 @@ pub struct Worker {
     pub config: Arc<Config>,
     /// Most downstream connections and HTTP/2 streams over all workers.
     pub max_connections: usize,
-    snapshot: Cell<Snapshot>,
-    known_phase: Cell<Phase>,
+    snapshot: RefCell<Snapshot>,
     news: RefCell<watch::Receiver<Snapshot>>,
     coarse_now: Cell<Tick>,
     conns: RefCell<Vec<Rc<Conn>>>,
@@ -114,8 +113,7 @@ impl Worker {
             config,
             max_connections,
             news: RefCell::new(lifecycle.watch()),
-            snapshot: Cell::new(lifecycle.snapshot()),
-            known_phase: Cell::new(lifecycle.snapshot().phase),
+            snapshot: RefCell::new(lifecycle.snapshot()),
             coarse_now: Cell::new(lifecycle.now()),
             conns: RefCell::default(),
             inbound: RefCell::default(),
@@ -129,21 +127,24 @@ impl Worker {
         result
     }
 
-    /// The lifecycle as it is now: what a worker that was held up answers first must not go by what was before. News are
-    /// looked for without a lock.
+    /// The lifecycle as it is now: what a worker that was held up answers first must not go by what was before.
     pub fn snapshot(&self) -> Snapshot {
-        let mut news = self.news.borrow_mut();
-        if news.has_changed().unwrap_or(false) {
-            let snapshot = *news.borrow_and_update();
-            self.known_phase.set(snapshot.phase);
-            self.snapshot.set(snapshot);
-        }
-        self.snapshot.get()
+        self.hear_news();
+        *self.snapshot.borrow()
     }
 
     /// Its phase alone; the rest of it is much to copy for every request.
     pub fn phase(&self) -> Phase {
-        if self.news.borrow().has_changed().unwrap_or(false) { self.snapshot().phase } else { self.known_phase.get() }
+        self.hear_news();
+        self.snapshot.borrow().phase
+    }
+
+    /// Without a lock, as long as there are none.
+    fn hear_news(&self) {
+        let mut news = self.news.borrow_mut();
+        if news.has_changed().unwrap_or(false) {
+            self.snapshot.replace(*news.borrow_and_update());
+        }
     }
 
     /// The time of the latest sweep; good enough for idle times.

@@ -22,7 +22,7 @@ import peers as peers_module
 import report
 import samples as kept
 import scenarios
-from processes import LOAD_CPU, answers, is_taken, kill, spawn
+from processes import LOAD_CPU, answers, few_descriptors, is_taken, kill, pin, spawn
 
 INFO = peers_module.WORK / "info.json"
 
@@ -92,10 +92,10 @@ def brief(sample):
 
 def measure(options, names, peers):
     """Whether all of ebbtide's measurements worked."""
-    warning = scenarios.few_descriptors()
+    warning = few_descriptors()
     if warning:
         install.say(warning)
-    scenarios.pin()
+    pin()
     todo = list(plan(options, names, peers))
     run, well, known = kept.now(), True, kept.read()
     if is_taken(peers_module.BASE):

@@ -6,7 +6,7 @@ import tomllib
 from peers import HERE, specs
 from samples import figure
 from scenarios import SCENARIOS
-from tables import is_floor, table
+from tables import rivals, table
 
 
 def load():
@@ -20,8 +20,7 @@ def denominator(pairs, scenario, limit, against):
     if against is None:
         return limit.get("unit", 1)
     if against == "median":
-        peers = [peer for peer in pairs.get(scenario, {}) if peer != "ebbtide" and not is_floor(peer)]
-        values = [value for peer in peers if (value := figure(pairs, scenario, peer, limit["figure"])) is not None]
+        values = rivals(pairs, scenario, limit["figure"]).values()
         return statistics.median(values) if values else None
     return figure(pairs, scenario, against, limit["figure"])
 

@@ -1,7 +1,8 @@
-"""Owns processes: starting and ending them, their CPU time and memory, and how busy a core is."""
+"""Owns processes: starting and ending them, their CPU time and memory, how busy a core is, and our own limits."""
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import time
 
 HZ = os.sysconf("SC_CLK_TCK")
 LOAD_CPU, PROXY_CPU = "0", "1"
+OPEN_FILES = 20000
 
 
 def tree(pid):
@@ -147,3 +149,24 @@ class Proxy:
     def __exit__(self, *_):
         if self.process:
             kill(self.process)
+
+
+def few_descriptors():
+    """A warning if 10,000 connections do not fit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (max(hard, 65536), hard):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            break
+        except (ValueError, OSError):
+            continue
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"only {limit} descriptors may be open; rows with 10,000 connections need {OPEN_FILES}"
+        if limit < OPEN_FILES
+        else ""
+    )
+
+
+def pin():
+    os.sched_setaffinity(0, {int(LOAD_CPU)})

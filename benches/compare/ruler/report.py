@@ -5,7 +5,7 @@ import collections
 import limits
 from samples import best_how, by_pair, figure, how_of, median, spread
 from scenarios import SCENARIOS, TABLE
-from tables import is_floor, number, order, table
+from tables import number, order, rivals, table
 
 AGAINST = ["haproxy", "nginx", "envoy", "hyper"]
 # Scenario, figure, factor to its unit, digits, label. What a row of the summary shows.
@@ -31,12 +31,7 @@ SUMMARY = CPU + OTHER + DRAINS
 
 def best_peer(pairs, scenario, name):
     """(name, figure) of the best of the proxies that one would use instead."""
-    values = {
-        peer: figure(pairs, scenario, peer, name)
-        for peer in pairs.get(scenario, {})
-        if peer != "ebbtide" and not is_floor(peer)
-    }
-    values = {peer: value for peer, value in values.items() if value is not None}
+    values = rivals(pairs, scenario, name)
     return min(values.items(), key=lambda item: item[1]) if values else (None, None)
 
 

@@ -71,14 +71,18 @@ def by_pair(samples):
     return found
 
 
+def values(samples, figure):
+    return [sample[figure] for sample in samples if sample.get(figure) is not None]
+
+
 def median(samples, figure):
-    values = [sample[figure] for sample in samples if sample.get(figure) is not None]
-    return statistics.median(values) if values else None
+    found = values(samples, figure)
+    return statistics.median(found) if found else None
 
 
 def spread(samples, figure):
-    values = [sample[figure] for sample in samples if sample.get(figure) is not None]
-    return (min(values), max(values)) if values else (None, None)
+    found = values(samples, figure)
+    return (min(found), max(found)) if found else (None, None)
 
 
 def how_of(samples, how):
@@ -98,8 +102,7 @@ def figure(pairs, scenario, peer, name):
         return None
     if name == "failed":
         # The worst round: losing something now and then is losing.
-        values = [sample["failed"] for sample in how_of(samples, best_how(samples))]
-        return max(values)
+        return max(sample["failed"] for sample in how_of(samples, best_how(samples)))
     return median(samples, name)
 
 

@@ -1,7 +1,6 @@
 """Owns the scenarios: the table of them, and how each kind is measured, except the terminations (drain.py)."""
 
 import dataclasses
-import os
 import statistics
 import subprocess
 import time
@@ -11,7 +10,6 @@ from load import Load
 from peers import BIN, sizes_mb
 from processes import LOAD_CPU, PROXY_CPU, Proxy, core_busy_seconds, cpu_nanoseconds, kill, spawn
 
-OPEN_FILES = 20000
 COMMON_RATE = 8000
 SHARE_OF_SATURATION = 0.8
 
@@ -33,24 +31,18 @@ def loads(name, need, title, tool, *arguments, rate=0, per="request"):
     return Scenario(name, title, need, "load", tool, arguments, rate, per)
 
 
+def at_rate(name, title, conns, rate=0):
+    """Over so many connections at so many requests a second; 0 is found out when it is measured."""
+    return loads(name, "h1", title, "loadc", "rate", "{u}", str(conns), "{rate}", "{d}", rate=rate)
+
+
 H1 = "http://{u}/small"
 CLOSE = ("-H", "Connection: close")
 GRPC = ("-d", "{message}", "-H", "content-type:application/grpc", "-H", "te:trailers", "http://{u}/echo.Echo/Say")
 
 TABLE = [
     loads("S1", "h1", "HTTP/1 keep-alive at saturation, 64 connections, 128 B", "wrk", "-c64", H1),
-    loads(
-        "S1r",
-        "h1",
-        "HTTP/1 keep-alive at 4,000 requests/s, 64 connections",
-        "loadc",
-        "rate",
-        "{u}",
-        "64",
-        "{rate}",
-        "{d}",
-        rate=4000,
-    ),
+    at_rate("S1r", "HTTP/1 keep-alive at 4,000 requests/s, 64 connections", 64, 4000),
     loads("S2", "h1", "HTTP/1 keep-alive, 64 connections, 64 KiB", "wrk", "-c64", "http://{u}/big"),
     loads("S3", "h1", "HTTP/1, a new connection per request, 64 at a time", "wrk", "-c64", *CLOSE, H1),
     loads("S4", "h2c", "HTTP/2 without TLS to an app in HTTP/1, 16 connections × 32 streams, 128 B", "h2load", H1),
@@ -83,43 +75,11 @@ TABLE = [
     loads("S9b", "tcp", "TCP relay, 64 KiB", "wrk", "-c64", "http://{u}/big"),
     loads("S9c", "tcp", "TCP relay, a new connection per request", "wrk", "-c64", *CLOSE, H1),
     *(
-        loads(
-            f"S12-{conns}",
-            "h1",
-            f"4,000 requests/s over {conns:,} open connections",
-            "loadc",
-            "rate",
-            "{u}",
-            str(conns),
-            "{rate}",
-            "{d}",
-            rate=4000,
-        )
+        at_rate(f"S12-{conns}", f"4,000 requests/s over {conns:,} open connections", conns, 4000)
         for conns in (10, 100, 1000, 10000)
     ),
-    loads(
-        "S13",
-        "h1",
-        "Latency at 80 % of the peer's own saturation (its S1), 64 connections",
-        "loadc",
-        "rate",
-        "{u}",
-        "64",
-        "{rate}",
-        "{d}",
-    ),
-    loads(
-        "S13c",
-        "h1",
-        f"Latency at {COMMON_RATE:,} requests/s for all, 64 connections",
-        "loadc",
-        "rate",
-        "{u}",
-        "64",
-        "{rate}",
-        "{d}",
-        rate=COMMON_RATE,
-    ),
+    at_rate("S13", "Latency at 80 % of the peer's own saturation (its S1), 64 connections", 64),
+    at_rate("S13c", f"Latency at {COMMON_RATE:,} requests/s for all, 64 connections", 64, COMMON_RATE),
     Scenario("S7", "10,000 idle keep-alive connections", "", "idle"),
     Scenario("S7t", "10,000 idle TLS connections", "tls", "idle"),
     Scenario("S10", "Start to the first answer; what is installed", "", "start"),
@@ -258,26 +218,3 @@ def measure(scenario, peer, how, options, samples):
             return start(peer)
         case _:
             return drain.measure(scenario.name, scenario.need, peer, how, options.rtt)
-
-
-def few_descriptors():
-    """A warning if 10,000 connections do not fit."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (max(hard, 65536), hard):
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
-            break
-        except (ValueError, OSError):
-            continue
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"only {limit} descriptors may be open; rows with 10,000 connections need {OPEN_FILES}"
-        if limit < OPEN_FILES
-        else ""
-    )
-
-
-def pin():
-    os.sched_setaffinity(0, {int(LOAD_CPU)})

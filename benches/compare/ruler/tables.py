@@ -1,6 +1,7 @@
 """Owns what all tables share: Markdown, numbers, and the order and kind of the peers."""
 
 from peers import specs
+from samples import figure
 
 
 def table(head, rows):
@@ -19,3 +20,9 @@ def order(names):
 
 def is_floor(name):
     return specs().get(name, {}).get("floor", False)
+
+
+def rivals(pairs, scenario, name):
+    """{peer: figure} of the proxies that one would use instead, as far as it was measured."""
+    others = [peer for peer in pairs.get(scenario, {}) if peer != "ebbtide" and not is_floor(peer)]
+    return {peer: value for peer in others if (value := figure(pairs, scenario, peer, name)) is not None}
