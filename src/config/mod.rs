@@ -251,6 +251,8 @@ pub struct DrainConfig {
     pub quiet: Duration,
     /// Window over which idle connections are closed.
     pub close_spread: Duration,
+    /// When idle HTTP/1 connections are closed, after t0 but not within the hold; `None` is its end.
+    pub idle_after: Option<Duration>,
     /// When WebSocket sessions are closed, after t0; `None` is the end of the hold.
     pub websocket_after: Option<Duration>,
     /// When event streams are ended, likewise.

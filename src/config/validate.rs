@@ -209,6 +209,7 @@ impl<'a> Resolver<'a> {
             },
             quiet: self.duration("drain.quiet"),
             close_spread: self.duration("drain.close_spread"),
+            idle_after: self.optional_duration("drain.idle_after"),
             websocket_after: self.optional_duration("drain.websocket_after"),
             sse_after: self.optional_duration("drain.sse_after"),
             close: self.duration("drain.close"),

@@ -4,6 +4,8 @@ mod plan;
 mod stops;
 mod draw;
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
 use self::plan::{Course, Drain, Plan, plan};
@@ -192,21 +194,27 @@ fn of_ebbtide(plan: &Plan<'_>) -> Vec<(f64, String)> {
         ReadinessFails::Notice => deadlines.notice.start,
         ReadinessFails::Drain => deadlines.hold_end,
     };
-    let mut closes = vec!["idle connections"];
+    // Idle connections are never closed within the hold.
+    let idle_after = budget.idle_after.filter(|after| Tick::default() + *after > deadlines.hold_end);
+    let mut closes = Vec::new();
     let mut own = Vec::new();
-    for (what, after) in [("WebSocket sessions", budget.websocket_after), ("event streams", budget.sse_after)] {
+    for (what, after) in [
+        ("idle connections", idle_after),
+        ("WebSocket sessions", budget.websocket_after),
+        ("event streams", budget.sse_after),
+    ] {
         match after.map(|after| budget.own_window(after, Tick::default())) {
             Some(window) => {
-                own.push((at(window.start), format!("ends {what}, spread until {} s", in_words(window.end))));
+                own.push((at(window.start), format!("closes {what}, spread until {} s", in_words(window.end))));
             }
             None => closes.push(what),
         }
     }
-    let draining = format!(
-        "DRAINING: waits for what is in flight; closes {} over {} s",
-        closes.join(", "),
-        round(budget.close_spread.as_secs_f64())
-    );
+    let mut draining = "DRAINING: waits for what is in flight".to_owned();
+    if !closes.is_empty() {
+        let spread = round(budget.close_spread.as_secs_f64());
+        let _ = write!(draining, "; closes {} over {spread} s", closes.join(", "));
+    }
     let has_outbound = config.listeners.iter().any(|listener| listener.direction == Direction::Outbound);
     let end = match config.mode {
         Mode::Plain if !has_outbound => "the apps' hooks are released, ebbtide exits",

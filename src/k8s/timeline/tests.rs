@@ -194,12 +194,13 @@ fn what_is_set_is_told() {
     - {name: EBBTIDE_HOLD_MIN, value: 4s}
     - {name: EBBTIDE_HOLD_QUIET, value: 2s}
     - {name: EBBTIDE_HOLD_MAX, value: 15s}
-    - {name: EBBTIDE_CONFIG_YAML, value: 'drain: {websocket_after: 16s, sse_after: 17s}'}";
+    - {name: EBBTIDE_CONFIG_YAML, value: 'drain: {websocket_after: 16s, sse_after: 17s, idle_after: 18s}'}";
     let text = of(&pod(60, &SIDECAR.replace("SECONDS", "60").replace("value: sidecar}", more))).to_string();
     assert!(text.contains("HOLDING until nothing new has come for 2 s, not before 4 s, at the latest 15 s"), "{text}");
-    assert!(text.contains("16 s  ebbtide  ends WebSocket sessions, spread until 18 s"), "{text}");
-    assert!(text.contains("17 s  ebbtide  ends event streams, spread until 19 s"), "{text}");
-    assert!(text.contains("closes idle connections over 2 s"), "{text}");
+    assert!(text.contains("16 s  ebbtide  closes WebSocket sessions, spread until 18 s"), "{text}");
+    assert!(text.contains("17 s  ebbtide  closes event streams, spread until 19 s"), "{text}");
+    assert!(text.contains("18 s  ebbtide  closes idle connections, spread until 20 s"), "{text}");
+    assert!(text.contains("DRAINING: waits for what is in flight\n"), "{text}");
 }
 
 #[test]

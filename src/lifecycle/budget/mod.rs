@@ -31,6 +31,8 @@ pub struct Budget {
     pub close_spread: Duration,
     /// Silence that ends the drain.
     pub quiet: Duration,
+    /// When idle HTTP/1 connections are closed, after t0 but not within the hold; `None` is its end.
+    pub idle_after: Option<Duration>,
     /// When WebSocket sessions are closed, after t0; `None` is the end of the hold.
     pub websocket_after: Option<Duration>,
     /// When event streams are ended, likewise.
@@ -89,6 +91,7 @@ pub fn divide(mode: Mode, config: &DrainConfig) -> Budget {
         margin,
         close_spread: config.close_spread.min(drain / 2),
         quiet: config.quiet.min(drain / 2),
+        idle_after: config.idle_after,
         websocket_after: config.websocket_after,
         sse_after: config.sse_after,
         shrunk,
@@ -153,16 +156,17 @@ impl Budget {
         }
     }
 
-    /// The window of a kind of stream that has a time of its own; spread before the drain deadline at the latest.
+    /// The window of a kind of connection or stream that has a time of its own; spread before the drain deadline at the latest.
     pub fn own_window(&self, after: Duration, t0: Tick) -> Window {
         let latest = self.deadlines(t0).drain_deadline - self.close_spread;
         Window::from_start((t0 + after).min(latest), self.close_spread)
     }
 
-    /// Times of such streams that the drain deadline comes before; one line each.
+    /// Times of such kinds that the drain deadline comes before; one line each.
     pub fn too_late(&self) -> Vec<String> {
         let t0 = Tick::default();
         let kinds = [
+            ("idle_after", "idle connections", self.idle_after),
             ("websocket_after", "WebSocket sessions", self.websocket_after),
             ("sse_after", "event streams", self.sse_after),
         ];

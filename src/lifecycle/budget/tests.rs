@@ -10,6 +10,7 @@ fn config(grace: f64) -> DrainConfig {
         readiness_fails: ReadinessFails::Notice,
         quiet: s(1.0),
         close_spread: s(2.0),
+        idle_after: None,
         websocket_after: None,
         sse_after: None,
         close: s(2.0),

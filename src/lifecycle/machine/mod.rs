@@ -268,10 +268,11 @@ impl Machine {
         self.findings.hold_ms = Some(millis(now.since(t0)));
         self.draining_since = Some(now);
         let spread = Window::from_start(now, self.rules.budget.close_spread);
-        for window in [&mut self.snapshot.idle_close, &mut self.snapshot.session_close, &mut self.snapshot.event_close]
-        {
-            window.get_or_insert(spread);
-        }
+        // Never within the hold, which may end early.
+        let idle = self.rules.budget.idle_after.map(|after| self.rules.budget.own_window(after, t0));
+        self.snapshot.idle_close.get_or_insert(idle.filter(|window| window.start > now).unwrap_or(spread));
+        self.snapshot.session_close.get_or_insert(spread);
+        self.snapshot.event_close.get_or_insert(spread);
     }
 
     fn enter(&mut self, phase: Phase, now: Tick, actions: &mut Actions) {

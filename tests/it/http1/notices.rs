@@ -9,6 +9,7 @@ use super::stage::{DRAINS, LONG, Stage, TOLD, pause, plain};
 use crate::harness::app::AppOptions;
 use crate::harness::balancer::Balancer;
 use crate::harness::client::{Connection, Ending, Failure, IdleHolder, Load, Plan, Raw, Reply, Request, fresh_id};
+use crate::harness::process::Exit;
 use crate::harness::wait::Mono;
 use crate::harness::{SOON, heavy};
 
@@ -232,6 +233,54 @@ async fn silent_connections_are_closed_after_the_hold_and_not_before() {
         }
     }
     stage.px.exit(SOON).await;
+}
+
+/// C32: who is used now and then is told by an answer, if idle connections are left open for longer.
+#[tokio::test]
+async fn idle_after_gives_connections_in_slow_use_the_time_to_be_told() {
+    let drain = "grace_period: 30s, hold: 500ms, close: 1s, idle_after: 8s, close_spread: 1s, margin: 1s";
+    let stage = Stage::start(AppOptions::default(), plain(drain)).await;
+    let unused = IdleHolder::open(stage.address, 50, Some(Request::echo(10))).await;
+    let mut raws = Vec::new();
+    for _ in 0..50 {
+        let mut raw = stage.raw().await;
+        raw.send(
+            "GET / HTTP/1.1
+Host: a
+
+",
+        )
+        .await
+        .unwrap();
+        assert_eq!(raw.reply("GET", SOON).await.unwrap().closes(), 0);
+        raws.push(raw);
+    }
+    let before_t0 = Mono::now();
+    stage.terminate().await;
+    let mut clients = JoinSet::new();
+    for (number, mut raw) in raws.into_iter().enumerate() {
+        clients.spawn(async move {
+            // When a spread that began with the end of the hold would be over.
+            (before_t0 + Duration::from_millis(2000 + 40 * number as u64)).reached().await;
+            raw.send(
+                "GET / HTTP/1.1
+Host: a
+
+",
+            )
+            .await
+            .expect("an open connection");
+            assert_eq!(raw.reply("GET", SOON).await.expect("an answer").closes(), 1);
+        });
+    }
+    clients.join_all().await;
+    for closed in unused.all_closed(Duration::from_secs(20)).await {
+        assert_eq!((closed.ending, closed.bytes), (Ending::Fin, 0));
+        assert!(closed.at.since(before_t0) >= Duration::from_secs(8), "closed before its time");
+    }
+    assert_eq!(stage.px.exit(SOON).await, Exit::Code(0));
+    let report = stage.px.report(SOON).await;
+    assert_eq!(report["forced"], serde_json::json!({}), "{report}");
 }
 
 /// C35, C01: pools of active clients have moved by the end of the hold, each connection told once, no error.

@@ -67,3 +67,36 @@ fn readiness_turns_with_the_notices() {
         assert!(!ready(at), "{fails:?}");
     }
 }
+
+/// C32: idle connections may be given more time, but the hold is theirs in any case.
+#[test]
+fn idle_connections_are_closed_at_their_time_and_not_within_the_hold() {
+    let cases = [
+        (Hold::Fixed(ms(10_000)), None, (11_000, 13_000)),
+        (Hold::Fixed(ms(10_000)), Some(4_000), (11_000, 13_000)),
+        (Hold::Fixed(ms(10_000)), Some(15_000), (16_000, 18_000)),
+        // Not without its spread before the drain deadline.
+        (Hold::Fixed(ms(10_000)), Some(25_000), (20_000, 22_000)),
+        // The hold ends early, at 6 s.
+        (Hold::Adaptive { min: ms(5_000), quiet: ms(1_000), max: ms(10_000) }, Some(4_000), (6_000, 8_000)),
+        (Hold::Adaptive { min: ms(5_000), quiet: ms(1_000), max: ms(10_000) }, Some(9_000), (10_000, 12_000)),
+    ];
+    for (hold, after, (start, end)) in cases {
+        let mut config = drain_config(30, hold);
+        config.idle_after = after.map(ms);
+        let mut rules = rules(Mode::Sidecar);
+        rules.budget = budget::divide(Mode::Sidecar, &config);
+        let mut bench = Bench::serving(rules);
+        bench.connections = 1;
+        let _ = bench.event(Event::OwnHook);
+        assert_eq!(bench.machine.snapshot().idle_close, None, "in the hold");
+        bench.until(Phase::Draining);
+        let window = bench.machine.snapshot().idle_close.expect("a window");
+        assert_eq!(
+            window,
+            Window { start: Tick::from_millis(start), end: Tick::from_millis(end) },
+            "{hold:?} {after:?}"
+        );
+        assert!(!bench.machine.snapshot().gate_closed);
+    }
+}

@@ -37,6 +37,7 @@ fn drain_config(grace: u64, hold: Hold) -> DrainConfig {
         readiness_fails: ReadinessFails::Notice,
         quiet: ms(1000),
         close_spread: ms(2000),
+        idle_after: None,
         websocket_after: None,
         sse_after: None,
         close: ms(2000),
