@@ -86,7 +86,8 @@ pub static KEYS: &[Key] = &[
     key("drain.readiness_fails", Kind::Word(&["t0", "notice", "drain"]), "notice", "When `/readyz` turns to 503: at once, with the first notices, or when the hold ends."),
     key("drain.quiet", ANY, "1s", "Silence that ends the drain."),
     key("drain.close_spread", ANY, "2s", "Window over which idle connections are closed."),
-    key("drain.idle_after", Kind::DurationOr("hold"), "hold", "When idle HTTP/1 connections are closed, spread over `close_spread`: at the end of the hold, or this long after the termination began, but not within the hold."),
+    key("drain.idle_after", Kind::DurationOr("hold"), "hold", "When idle HTTP/1 connections are closed, spread over `close_spread`: at the end of the hold, or this long after the termination began, but not within the hold.")
+        .env("EBBTIDE_IDLE_AFTER").flag("idle-after"),
     key("drain.websocket_after", Kind::DurationOr("hold"), "hold", "When WebSocket sessions are closed, likewise; may be within the hold."),
     key("drain.sse_after", Kind::DurationOr("hold"), "hold", "When event streams (`text/event-stream`) are ended between two events, likewise."),
     key("drain.close", ANY, "2s", "Time for forced endings to reach the clients."),

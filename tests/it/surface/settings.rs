@@ -43,6 +43,7 @@ fn sample(key: &Key) -> &'static str {
         "drain.hold.quiet" => "3s",
         "drain.hold.max" => "8s",
         "drain.notice_after" => "12.5%",
+        "drain.idle_after" => "9s",
         "drain.app_stop" => "6s",
         "drain.margin" => "1s500ms",
         "log.format" => "text",
