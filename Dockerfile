@@ -13,6 +13,7 @@ RUN mkdir -p src benches/instructions \
  && cargo build --release --locked --bin ebbtide \
  && rm -r src
 
+COPY build.rs ./
 COPY src src
 # Cargo goes by modification times, and the copied files may be older than the build above.
 RUN touch src/main.rs src/lib.rs \

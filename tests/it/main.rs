@@ -37,6 +37,8 @@ mod tidy;
 
 mod instructions;
 
+mod copy;
+
 mod http1;
 
 mod http2;
