@@ -270,7 +270,8 @@ impl Machine {
         let spread = Window::from_start(now, self.rules.budget.close_spread);
         // Never within the hold, which may end early.
         let idle = self.rules.budget.idle_after.map(|after| self.rules.budget.own_window(after, t0));
-        self.snapshot.idle_close.get_or_insert(idle.filter(|window| window.start > now).unwrap_or(spread));
+        let idle = idle.filter(|window| window.start > now).unwrap_or(spread);
+        self.snapshot.idle_close.get_or_insert(idle);
         self.snapshot.session_close.get_or_insert(spread);
         self.snapshot.event_close.get_or_insert(spread);
     }
