@@ -8,7 +8,13 @@ fn main() {
     if !(is("CARGO_CFG_TARGET_ENV", "musl") && is("CARGO_CFG_TARGET_ARCH", "x86_64")) {
         return;
     }
-    cc::Build::new().file("src/copy.c").opt_level(2).flag("-fno-builtin").compile("copy");
+    cc::Build::new()
+        .file("src/copy.c")
+        .opt_level(2)
+        .flag("-fno-builtin")
+        // Its own loops must not become calls of itself.
+        .flag_if_supported("-fno-tree-loop-distribute-patterns")
+        .compile("copy");
     for name in ["memcpy", "memmove"] {
         println!("cargo::rustc-link-arg-bins=-Wl,--wrap={name}");
     }

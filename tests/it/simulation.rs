@@ -67,7 +67,7 @@ fn random_rules(random: &mut Rng) -> Rules {
         readiness_fails: ReadinessFails::Notice,
         quiet: millis(random.u64(0..2000)),
         close_spread: millis(random.u64(0..3000)),
-        idle_after: None,
+        idle_after: random.bool().then(|| millis(random.u64(0..20_000))),
         websocket_after: None,
         sse_after: None,
         close: millis(random.u64(0..3000)),

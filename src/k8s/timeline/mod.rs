@@ -5,6 +5,7 @@ mod stops;
 mod draw;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -194,16 +195,17 @@ fn of_ebbtide(plan: &Plan<'_>) -> Vec<(f64, String)> {
         ReadinessFails::Notice => deadlines.notice.start,
         ReadinessFails::Drain => deadlines.hold_end,
     };
-    // Idle connections are never closed within the hold.
-    let idle_after = budget.idle_after.filter(|after| Tick::default() + *after > deadlines.hold_end);
+    let t0 = Tick::default();
+    let own_window = |after: Option<Duration>| after.map(|after| budget.own_window(after, t0));
     let mut closes = Vec::new();
     let mut own = Vec::new();
-    for (what, after) in [
-        ("idle connections", idle_after),
-        ("WebSocket sessions", budget.websocket_after),
-        ("event streams", budget.sse_after),
+    for (what, window) in [
+        // Never within the hold.
+        ("idle connections", budget.idle_window(t0).filter(|window| window.start > deadlines.hold_min)),
+        ("WebSocket sessions", own_window(budget.websocket_after)),
+        ("event streams", own_window(budget.sse_after)),
     ] {
-        match after.map(|after| budget.own_window(after, Tick::default())) {
+        match window {
             Some(window) => {
                 own.push((at(window.start), format!("closes {what}, spread until {} s", in_words(window.end))));
             }

@@ -217,8 +217,8 @@ impl Drain {
         }
     }
 
-    /// When the app hooks are released at the earliest: nothing is in flight, idle connections have been closed, and
-    /// nothing new has come for a while.
+    /// When the app hooks are released at the earliest: nothing is in flight, idle connections have been closed (where
+    /// `idle_after` leaves them open, by their clients), and nothing new has come for a while.
     pub(super) fn earliest(&self) -> f64 {
         let wait = self.budget.close_spread.max(self.budget.quiet);
         (self.deadlines.hold_min + wait).since_start().as_secs_f64().min(self.released())

@@ -156,26 +156,36 @@ impl Budget {
         }
     }
 
-    /// The window of a kind of connection or stream that has a time of its own; spread before the drain deadline at the latest.
+    /// The window of a kind of stream that has a time of its own; spread before the drain deadline at the latest.
     pub fn own_window(&self, after: Duration, t0: Tick) -> Window {
-        let latest = self.deadlines(t0).drain_deadline - self.close_spread;
+        self.window(after, t0, Duration::ZERO)
+    }
+
+    /// The window of idle connections, if they have a time of their own: so early that the drain can still end in quiet.
+    /// Within the hold it does not count.
+    pub fn idle_window(&self, t0: Tick) -> Option<Window> {
+        self.idle_after.map(|after| self.window(after, t0, self.quiet))
+    }
+
+    fn window(&self, after: Duration, t0: Tick, before_the_deadline: Duration) -> Window {
+        let latest = self.deadlines(t0).drain_deadline - before_the_deadline - self.close_spread;
         Window::from_start((t0 + after).min(latest), self.close_spread)
     }
 
     /// Times of such kinds that the drain deadline comes before; one line each.
     pub fn too_late(&self) -> Vec<String> {
         let t0 = Tick::default();
+        let own = |after: Option<Duration>| after.map(|after| self.own_window(after, t0));
         let kinds = [
-            ("idle_after", "idle connections", self.idle_after),
-            ("websocket_after", "WebSocket sessions", self.websocket_after),
-            ("sse_after", "event streams", self.sse_after),
+            ("idle_after", "idle connections", self.idle_after, self.idle_window(t0)),
+            ("websocket_after", "WebSocket sessions", self.websocket_after, own(self.websocket_after)),
+            ("sse_after", "event streams", self.sse_after, own(self.sse_after)),
         ];
         kinds
             .into_iter()
-            .filter_map(|(name, what, after)| Some((name, what, after?)))
-            .filter(|(_, _, after)| self.own_window(*after, t0).start < t0 + *after)
-            .map(|(name, what, after)| {
-                let start = self.own_window(after, t0).start.since_start();
+            .filter_map(|(name, what, after, window)| Some((name, what, after?, window?.start.since_start())))
+            .filter(|(_, _, after, start)| start < after)
+            .map(|(name, what, after, start)| {
                 let deadline = self.deadlines(t0).drain_deadline.since_start();
                 format!(
                     "drain.{name} {} leaves no time before the drain deadline, {} after the termination began: {what} are \

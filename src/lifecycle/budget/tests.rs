@@ -108,3 +108,23 @@ fn the_parts_never_exceed_the_grace_period() {
         }
     }
 }
+
+#[test]
+fn a_time_that_the_drain_deadline_comes_before_is_told_with_what_is_done_instead() {
+    let s = Duration::from_secs_f64;
+    // Hold 10 s, drain 11 s; two seconds of spread, and a second of quiet behind idle connections.
+    let mut config = config(30.0);
+    config.idle_after = Some(s(18.0));
+    config.websocket_after = Some(s(19.0));
+    assert_eq!(divide(Mode::Sidecar, &config).too_late(), [""; 0]);
+    config.idle_after = Some(s(19.0));
+    config.websocket_after = Some(s(20.0));
+    let told = divide(Mode::Sidecar, &config).too_late();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].starts_with("drain.idle_after 19s leaves no time before the drain deadline, 21s after"),
+        "{told:?}"
+    );
+    assert!(told[0].contains("idle connections are ended from 18s on"), "{told:?}");
+    assert!(told[1].contains("WebSocket sessions are ended from 19s on"), "{told:?}");
+}

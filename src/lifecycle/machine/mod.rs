@@ -268,12 +268,10 @@ impl Machine {
         self.findings.hold_ms = Some(millis(now.since(t0)));
         self.draining_since = Some(now);
         let spread = Window::from_start(now, self.rules.budget.close_spread);
-        // Never within the hold, which may end early.
-        let idle = self.rules.budget.idle_after.map(|after| self.rules.budget.own_window(after, t0));
-        let idle = idle.filter(|window| window.start > now).unwrap_or(spread);
-        self.snapshot.idle_close.get_or_insert(idle);
-        self.snapshot.session_close.get_or_insert(spread);
-        self.snapshot.event_close.get_or_insert(spread);
+        for window in [&mut self.snapshot.idle_close, &mut self.snapshot.session_close, &mut self.snapshot.event_close]
+        {
+            window.get_or_insert(spread);
+        }
     }
 
     fn enter(&mut self, phase: Phase, now: Tick, actions: &mut Actions) {
@@ -287,6 +285,10 @@ impl Machine {
         self.snapshot.since = now;
         if phase >= Phase::Lingering {
             self.snapshot.gate_closed = true;
+            if self.snapshot.idle_close.is_some_and(|window| window.start > now) {
+                // They were left open for answers, and none can come any more.
+                self.snapshot.idle_close = Some(Window::from_start(now, self.rules.budget.close_spread));
+            }
             self.snapshot.paused = 0;
             if let Some(since) = self.draining_since {
                 self.findings.drain_ms = Some(millis(now.since(since)));

@@ -244,14 +244,7 @@ async fn idle_after_gives_connections_in_slow_use_the_time_to_be_told() {
     let mut raws = Vec::new();
     for _ in 0..50 {
         let mut raw = stage.raw().await;
-        raw.send(
-            "GET / HTTP/1.1
-Host: a
-
-",
-        )
-        .await
-        .unwrap();
+        raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         assert_eq!(raw.reply("GET", SOON).await.unwrap().closes(), 0);
         raws.push(raw);
     }
@@ -262,14 +255,7 @@ Host: a
         clients.spawn(async move {
             // When a spread that began with the end of the hold would be over.
             (before_t0 + Duration::from_millis(2000 + 40 * number as u64)).reached().await;
-            raw.send(
-                "GET / HTTP/1.1
-Host: a
-
-",
-            )
-            .await
-            .expect("an open connection");
+            raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("an open connection");
             assert_eq!(raw.reply("GET", SOON).await.expect("an answer").closes(), 1);
         });
     }

@@ -68,6 +68,16 @@ fn readiness_turns_with_the_notices() {
     }
 }
 
+/// In the hold, with a connection; idle ones have this time.
+fn holding(hold: Hold, idle_after: Option<u64>) -> Bench {
+    let config = DrainConfig { idle_after: idle_after.map(ms), ..drain_config(30, hold) };
+    let budget = budget::divide(Mode::Sidecar, &config);
+    let mut bench = Bench::serving(Rules { budget, ..rules(Mode::Sidecar) });
+    bench.connections = 1;
+    let _ = bench.event(Event::OwnHook);
+    bench
+}
+
 /// C32: idle connections may be given more time, but the hold is theirs in any case.
 #[test]
 fn idle_connections_are_closed_at_their_time_and_not_within_the_hold() {
@@ -75,20 +85,14 @@ fn idle_connections_are_closed_at_their_time_and_not_within_the_hold() {
         (Hold::Fixed(ms(10_000)), None, (11_000, 13_000)),
         (Hold::Fixed(ms(10_000)), Some(4_000), (11_000, 13_000)),
         (Hold::Fixed(ms(10_000)), Some(15_000), (16_000, 18_000)),
-        // Not without its spread before the drain deadline.
-        (Hold::Fixed(ms(10_000)), Some(25_000), (20_000, 22_000)),
+        // Its spread and a second of quiet fit before the drain deadline.
+        (Hold::Fixed(ms(10_000)), Some(25_000), (19_000, 21_000)),
         // The hold ends early, at 6 s.
         (Hold::Adaptive { min: ms(5_000), quiet: ms(1_000), max: ms(10_000) }, Some(4_000), (6_000, 8_000)),
         (Hold::Adaptive { min: ms(5_000), quiet: ms(1_000), max: ms(10_000) }, Some(9_000), (10_000, 12_000)),
     ];
     for (hold, after, (start, end)) in cases {
-        let mut config = drain_config(30, hold);
-        config.idle_after = after.map(ms);
-        let mut rules = rules(Mode::Sidecar);
-        rules.budget = budget::divide(Mode::Sidecar, &config);
-        let mut bench = Bench::serving(rules);
-        bench.connections = 1;
-        let _ = bench.event(Event::OwnHook);
+        let mut bench = holding(hold, after);
         assert_eq!(bench.machine.snapshot().idle_close, None, "in the hold");
         bench.until(Phase::Draining);
         let window = bench.machine.snapshot().idle_close.expect("a window");
@@ -99,4 +103,30 @@ fn idle_connections_are_closed_at_their_time_and_not_within_the_hold() {
         );
         assert!(!bench.machine.snapshot().gate_closed);
     }
+}
+
+/// C32: they are left open for answers; once there can be none, they are closed.
+#[test]
+fn idle_connections_do_not_wait_for_answers_of_an_app_that_is_gone() {
+    for in_draining in [false, true] {
+        let mut bench = holding(Hold::Fixed(ms(10_000)), Some(15_000));
+        if in_draining {
+            bench.until(Phase::Draining);
+        }
+        bench.pass(500);
+        bench.app_dies();
+        bench.until(Phase::Lingering);
+        let window = bench.machine.snapshot().idle_close.expect("a window");
+        assert_eq!(window, Window::from_start(bench.now, ms(2000)), "{in_draining}");
+    }
+}
+
+/// C32: they do not make a drain end by force: it ends in quiet, behind the last of them.
+#[test]
+fn the_latest_time_for_idle_connections_leaves_time_for_quiet() {
+    let mut bench = holding(Hold::Fixed(ms(10_000)), Some(25_000));
+    bench.until(Phase::Draining);
+    bench.last_arrival = Some(bench.now + ms(10_000) - ms(10));
+    assert!((20_000..=21_000).contains(&bench.until(Phase::Lingering)));
+    assert_eq!(bench.machine.snapshot().force_at, None);
 }
