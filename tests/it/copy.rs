@@ -9,7 +9,7 @@ fn copies_are_right_at_all_lengths_alignments_and_distances() {
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("copy");
     // As build.rs does. Who can link a Rust program has this command.
-    let mut compile = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args(["-O2", "-fno-builtin", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
     let compiled = compile.arg(root.join("tests/copy.c")).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
