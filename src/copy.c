@@ -58,6 +58,17 @@ static inline void up_to_128(uint8_t *to, const uint8_t *from, size_t length)
     to_end[-2] = before;
 }
 
+static inline void exactly_64(uint8_t *to, const uint8_t *from)
+{
+    const Bytes16 *source = (const Bytes16 *)from;
+    Bytes16 *target = (Bytes16 *)to;
+    Bytes16 first = source[0], second = source[1], third = source[2], fourth = source[3];
+    target[0] = first;
+    target[1] = second;
+    target[2] = third;
+    target[3] = fourth;
+}
+
 void *__wrap_memcpy(void *restrict to, const void *restrict from, size_t length)
 {
     if (length <= 32) {
@@ -65,24 +76,12 @@ void *__wrap_memcpy(void *restrict to, const void *restrict from, size_t length)
     } else if (length <= 128) {
         up_to_128(to, from, length);
     } else if (length <= 512) {
-        /* Nothing overlaps here. */
-        size_t whole = (length - 1) & ~(size_t)63;
-        for (size_t at = 0; at < whole; at += 64) {
-            const Bytes16 *source = (const Bytes16 *)((const uint8_t *)from + at);
-            Bytes16 *target = (Bytes16 *)((uint8_t *)to + at);
-            Bytes16 first = source[0], second = source[1], third = source[2], fourth = source[3];
-            target[0] = first;
-            target[1] = second;
-            target[2] = third;
-            target[3] = fourth;
-        }
-        const Bytes16 *end = (const Bytes16 *)((const uint8_t *)from + length);
-        Bytes16 *to_end = (Bytes16 *)((uint8_t *)to + length);
-        Bytes16 first = end[-4], second = end[-3], third = end[-2], fourth = end[-1];
-        to_end[-4] = first;
-        to_end[-3] = second;
-        to_end[-2] = third;
-        to_end[-1] = fourth;
+        /* Target and source do not overlap here. */
+        uint8_t *target = to;
+        const uint8_t *source = from;
+        for (size_t at = 0; at + 64 < length; at += 64)
+            exactly_64(target + at, source + at);
+        exactly_64(target + length - 64, source + length - 64);
     } else {
         return __real_memcpy(to, from, length);
     }

@@ -26,6 +26,16 @@ static void fill(uint8_t *bytes, unsigned seed)
         bytes[at] = (uint8_t)((seed = seed * 1103515245 + 12345) >> 16);
 }
 
+/* What is copied from, what is copied to, and what that has to be then. With seed 2 the source is the target as it was. */
+static void prepare(unsigned seed, size_t to, size_t from, size_t length)
+{
+    fill(source, seed);
+    fill(target, 2);
+    fill(wanted, 2);
+    for (size_t at = 0; at < length; at++)
+        wanted[to + at] = source[from + at];
+}
+
 static int differs(const char *what, const void *returned, size_t to, size_t from, size_t length)
 {
     if (returned == target + to && memcmp(target, wanted, ROOM) == 0)
@@ -40,19 +50,11 @@ int main(void)
     for (size_t length = 0; length <= LONGEST; length++) {
         for (size_t shift = 0; shift < 16 * 16; shift++) {
             size_t to = AROUND + shift % 16, from = AROUND + shift / 16;
-            fill(source, 1);
-            fill(target, 2);
-            fill(wanted, 2);
-            for (size_t at = 0; at < length; at++)
-                wanted[to + at] = source[from + at];
+            prepare(1, to, from, length);
             faults += differs("memcpy", __wrap_memcpy(target + to, source + from, length), to, from, length);
         }
         for (size_t from = 0; from < 2 * AROUND; from++) {
-            fill(target, 3);
-            fill(source, 3);
-            fill(wanted, 3);
-            for (size_t at = 0; at < length; at++)
-                wanted[AROUND + at] = source[from + at];
+            prepare(2, AROUND, from, length);
             faults += differs("memmove", __wrap_memmove(target + AROUND, target + from, length), AROUND, from, length);
         }
         if (faults > 20)

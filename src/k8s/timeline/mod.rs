@@ -4,9 +4,6 @@ mod plan;
 mod stops;
 mod draw;
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
 use serde::Serialize;
 
 use self::plan::{Course, Drain, Plan, plan};
@@ -196,14 +193,13 @@ fn of_ebbtide(plan: &Plan<'_>) -> Vec<(f64, String)> {
         ReadinessFails::Drain => deadlines.hold_end,
     };
     let t0 = Tick::default();
-    let own_window = |after: Option<Duration>| after.map(|after| budget.own_window(after, t0));
     let mut closes = Vec::new();
     let mut own = Vec::new();
     for (what, window) in [
         // Never within the hold.
         ("idle connections", budget.idle_window(t0).filter(|window| window.start > deadlines.hold_min)),
-        ("WebSocket sessions", own_window(budget.websocket_after)),
-        ("event streams", own_window(budget.sse_after)),
+        ("WebSocket sessions", budget.session_window(t0)),
+        ("event streams", budget.event_window(t0)),
     ] {
         match window {
             Some(window) => {
@@ -212,11 +208,10 @@ fn of_ebbtide(plan: &Plan<'_>) -> Vec<(f64, String)> {
             None => closes.push(what),
         }
     }
-    let mut draining = "DRAINING: waits for what is in flight".to_owned();
-    if !closes.is_empty() {
-        let spread = round(budget.close_spread.as_secs_f64());
-        let _ = write!(draining, "; closes {} over {spread} s", closes.join(", "));
-    }
+    let spread = round(budget.close_spread.as_secs_f64());
+    let closes =
+        if closes.is_empty() { String::new() } else { format!("; closes {} over {spread} s", closes.join(", ")) };
+    let draining = format!("DRAINING: waits for what is in flight{closes}");
     let has_outbound = config.listeners.iter().any(|listener| listener.direction == Direction::Outbound);
     let end = match config.mode {
         Mode::Plain if !has_outbound => "the apps' hooks are released, ebbtide exits",

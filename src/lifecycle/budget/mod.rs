@@ -156,30 +156,34 @@ impl Budget {
         }
     }
 
-    /// The window of a kind of stream that has a time of its own; spread before the drain deadline at the latest.
-    pub fn own_window(&self, after: Duration, t0: Tick) -> Window {
-        self.window(after, t0, Duration::ZERO)
-    }
-
     /// The window of idle connections, if they have a time of their own: so early that the drain can still end in quiet.
     /// Within the hold it does not count.
     pub fn idle_window(&self, t0: Tick) -> Option<Window> {
-        self.idle_after.map(|after| self.window(after, t0, self.quiet))
+        self.own_window(self.idle_after, t0, self.quiet)
     }
 
-    fn window(&self, after: Duration, t0: Tick, before_the_deadline: Duration) -> Window {
+    /// The window of WebSocket sessions, if they have a time of their own; spread before the drain deadline at the latest.
+    pub fn session_window(&self, t0: Tick) -> Option<Window> {
+        self.own_window(self.websocket_after, t0, Duration::ZERO)
+    }
+
+    /// The window of event streams, likewise.
+    pub fn event_window(&self, t0: Tick) -> Option<Window> {
+        self.own_window(self.sse_after, t0, Duration::ZERO)
+    }
+
+    fn own_window(&self, after: Option<Duration>, t0: Tick, before_the_deadline: Duration) -> Option<Window> {
         let latest = self.deadlines(t0).drain_deadline - before_the_deadline - self.close_spread;
-        Window::from_start((t0 + after).min(latest), self.close_spread)
+        Some(Window::from_start((t0 + after?).min(latest), self.close_spread))
     }
 
     /// Times of such kinds that the drain deadline comes before; one line each.
     pub fn too_late(&self) -> Vec<String> {
         let t0 = Tick::default();
-        let own = |after: Option<Duration>| after.map(|after| self.own_window(after, t0));
         let kinds = [
             ("idle_after", "idle connections", self.idle_after, self.idle_window(t0)),
-            ("websocket_after", "WebSocket sessions", self.websocket_after, own(self.websocket_after)),
-            ("sse_after", "event streams", self.sse_after, own(self.sse_after)),
+            ("websocket_after", "WebSocket sessions", self.websocket_after, self.session_window(t0)),
+            ("sse_after", "event streams", self.sse_after, self.event_window(t0)),
         ];
         kinds
             .into_iter()

@@ -64,12 +64,6 @@ impl Machine {
     fn enter_draining(&mut self, now: Tick) {
         self.snapshot.phase = Phase::Draining;
         self.snapshot.since = now;
-        // Never within the hold, which may have ended early.
-        let late =
-            self.snapshot.t0.and_then(|t0| self.rules.budget.idle_window(t0)).filter(|window| window.start > now);
-        if late.is_some() {
-            self.snapshot.idle_close = late;
-        }
     }
 
     fn advance_restart(&mut self, now: Tick, world: &World<'_>, actions: &mut Actions) {

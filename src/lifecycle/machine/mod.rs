@@ -217,9 +217,8 @@ impl Machine {
         self.snapshot.paused = 0;
         self.snapshot.stream_close =
             Some(Window { start: deadlines.drain_deadline - spread, end: deadlines.drain_deadline });
-        let own_window = |after: Option<Duration>| after.map(|after| self.rules.budget.own_window(after, t0));
-        self.snapshot.session_close = own_window(self.rules.budget.websocket_after);
-        self.snapshot.event_close = own_window(self.rules.budget.sse_after);
+        self.snapshot.session_close = self.rules.budget.session_window(t0);
+        self.snapshot.event_close = self.rules.budget.event_window(t0);
         self.snapshot.kill_at = Some(deadlines.close_deadline);
         self.snapshot.unready_at = Some(match self.rules.readiness_fails {
             ReadinessFails::T0 => t0,
@@ -268,10 +267,11 @@ impl Machine {
         self.findings.hold_ms = Some(millis(now.since(t0)));
         self.draining_since = Some(now);
         let spread = Window::from_start(now, self.rules.budget.close_spread);
-        for window in [&mut self.snapshot.idle_close, &mut self.snapshot.session_close, &mut self.snapshot.event_close]
-        {
-            window.get_or_insert(spread);
-        }
+        // Never within the hold, which may have ended early.
+        let idle = self.rules.budget.idle_window(t0).filter(|window| window.start > now).unwrap_or(spread);
+        self.snapshot.idle_close.get_or_insert(idle);
+        self.snapshot.session_close.get_or_insert(spread);
+        self.snapshot.event_close.get_or_insert(spread);
     }
 
     fn enter(&mut self, phase: Phase, now: Tick, actions: &mut Actions) {

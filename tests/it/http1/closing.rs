@@ -7,14 +7,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::stage::{DRAINS, LONG, Stage, pause, plain, resident};
+use super::stage::{DRAINS, GET, LONG, Stage, pause, plain, resident};
 use crate::harness::app::AppOptions;
 use crate::harness::client::{Ending, Failure, IdleHolder, Raw, Request, send};
 use crate::harness::process::Exit;
 use crate::harness::wait::{Mono, within};
 use crate::harness::{SOON, heavy, raise_open_files};
-
-const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// C40: what queued up in the kernel while ebbtide could not accept gets an answer, also past the hold.
 #[tokio::test]

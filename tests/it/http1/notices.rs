@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::stage::{DRAINS, LONG, Stage, TOLD, pause, plain};
+use super::stage::{DRAINS, GET, LONG, Stage, TOLD, pause, plain};
 use crate::harness::app::AppOptions;
 use crate::harness::balancer::Balancer;
 use crate::harness::client::{Connection, Ending, Failure, IdleHolder, Load, Plan, Raw, Reply, Request, fresh_id};
@@ -46,6 +46,18 @@ const TABLE: [Case; 16] = [
 ];
 
 const CLIENTS: [&str; 4] = ["1.1", "1.0", "1.0 keep-alive", "1.1 close"];
+
+/// Connections that have been used once and not been told.
+async fn used(stage: &Stage, count: usize) -> Vec<Raw> {
+    let mut raws = Vec::new();
+    for _ in 0..count {
+        let mut raw = stage.raw().await;
+        raw.send(GET).await.unwrap();
+        assert_eq!(raw.reply("GET", SOON).await.unwrap().closes(), 0);
+        raws.push(raw);
+    }
+    raws
+}
 
 async fn ask(raw: &mut Raw, case: Case, client: &str) {
     let version = &client[..3];
@@ -179,13 +191,7 @@ async fn a_post_that_crosses_an_idle_close_is_answered_or_never_seen() {
     let _heavy = heavy().await;
     let drain = "grace_period: 20s, hold: 300ms, close: 1s, close_spread: 1s, quiet: 300ms, margin: 500ms";
     let stage = Stage::start(AppOptions::default(), plain(drain)).await;
-    let mut raws = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let mut raw = stage.raw().await;
-        raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        assert_eq!(raw.reply("GET", SOON).await.unwrap().closes(), 0);
-        raws.push(raw);
-    }
+    let raws = used(&stage, CONNECTIONS).await;
     stage.terminate().await;
     let t0 = Mono::now();
     let mut posts = JoinSet::new();
@@ -241,13 +247,7 @@ async fn idle_after_gives_connections_in_slow_use_the_time_to_be_told() {
     let drain = "grace_period: 30s, hold: 500ms, close: 1s, idle_after: 8s, close_spread: 1s, margin: 1s";
     let stage = Stage::start(AppOptions::default(), plain(drain)).await;
     let unused = IdleHolder::open(stage.address, 50, Some(Request::echo(10))).await;
-    let mut raws = Vec::new();
-    for _ in 0..50 {
-        let mut raw = stage.raw().await;
-        raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        assert_eq!(raw.reply("GET", SOON).await.unwrap().closes(), 0);
-        raws.push(raw);
-    }
+    let raws = used(&stage, 50).await;
     let before_t0 = Mono::now();
     stage.terminate().await;
     let mut clients = JoinSet::new();
@@ -255,7 +255,7 @@ async fn idle_after_gives_connections_in_slow_use_the_time_to_be_told() {
         clients.spawn(async move {
             // When a spread that began with the end of the hold would be over.
             (before_t0 + Duration::from_millis(2000 + 40 * number as u64)).reached().await;
-            raw.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("an open connection");
+            raw.send(GET).await.expect("an open connection");
             assert_eq!(raw.reply("GET", SOON).await.expect("an answer").closes(), 1);
         });
     }

@@ -13,6 +13,9 @@ pub(super) use crate::harness::script::Script;
 use crate::harness::stage::alone;
 pub(super) use crate::harness::stage::{DRAINS, LONG, TOLD, front, plain, resident, terminate};
 
+/// The shortest request.
+pub(super) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
 /// An app and an ebbtide in front of it.
 #[derive(Debug)]
 pub(super) struct Stage {
